@@ -1,0 +1,4 @@
+from wmtp_sim.cli import main
+
+if __name__ == "__main__":
+    main()
