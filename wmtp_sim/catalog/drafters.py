@@ -1,0 +1,89 @@
+"""External drafters: an EAGLE-style head from its config (or assumed), or any small model as a draft model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wmtp_sim.catalog.fields import Fields, read_json_object
+from wmtp_sim.catalog.models import load_model
+from wmtp_sim.errors import InputError
+from wmtp_sim.spec.drafter import Drafter, eagle_drafter, model_drafter, mtp_drafter
+from wmtp_sim.spec.model import Attention, Mlp, Model
+
+#: Reduced vocabulary of public EAGLE-3 heads (SpecForge configs).
+EAGLE_DRAFT_VOCAB = 32_000
+
+
+def load_drafter(reference: str, target: Model) -> Drafter | None:
+    """The drafter that ``--drafter`` names.
+
+    Args:
+        reference: ``mtp`` (the target's trained head), ``eagle`` (a head of assumed geometry), ``none``, or a model
+            name, ``config.json`` or folder: an EAGLE head if its config has ``draft_vocab_size``, else a draft model.
+
+    Raises:
+        InputError: when the target has no trained head, or the draft model cannot serve it.
+    """
+    if reference == "none":
+        return None
+    if reference == "mtp":
+        drafter = mtp_drafter(target)
+        if drafter is None:
+            problem = f"{target.name} has no trained draft head ({target.mtp_note})"
+            hint = "give --drafter eagle, --drafter MODEL (a small model), or --depth 0 for the base step alone"
+            raise InputError("--drafter", problem, hint)
+        return drafter
+    if reference == "eagle":
+        return assumed_eagle(target)
+    path = _config_path(reference)
+    if path is not None:
+        fields = Fields(read_json_object(path), path.name)
+        if "draft_vocab_size" in fields:
+            return eagle_from_config(fields, target)
+    draft = load_model(reference)
+    if draft.vocab != target.vocab:
+        problem = f"{draft.name} has {draft.vocab:,} tokens, {target.name} {target.vocab:,}"
+        raise InputError("--drafter", problem, "a draft model must share the target's vocabulary")
+    return model_drafter(draft)
+
+
+def _config_path(reference: str) -> Path | None:
+    path = Path(reference)
+    path = path / "config.json" if path.is_dir() else path
+    return path if path.is_file() else None
+
+
+def eagle_from_config(fields: Fields, target: Model) -> Drafter:
+    """An EAGLE-3 head from its own ``config.json`` (one decoder layer of Llama shape)."""
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    if hidden != target.hidden:
+        raise fields.error(
+            "hidden_size", f"{hidden} differs from the target's {target.hidden}", "another target's head?"
+        )
+    if fields.size("num_hidden_layers") != 1:
+        raise fields.error("num_hidden_layers", "only one-layer EAGLE heads are known", "expected 1")
+    head_dim = fields.size("head_dim", default=hidden // heads)
+    attention = Attention(
+        q_heads=heads, kv_heads=fields.size("num_key_value_heads"), head_dim=head_dim, v_head_dim=head_dim
+    )
+    inner, vocab = fields.size("intermediate_size"), fields.size("draft_vocab_size")
+    return eagle_drafter(target, attention, inner, vocab, name=f"EAGLE-3 head of {target.name}")
+
+
+def assumed_eagle(target: Model) -> Drafter:
+    """An EAGLE-3 head nobody has shown us: the target's own attention geometry and MLP width."""
+    full = [m for b in target.blocks for m in b.mixers if isinstance(m, Attention) and m.window is None]
+    if not full:
+        problem = f"{target.name} has no grouped-query attention whose geometry a head could copy"
+        raise InputError("--drafter", problem, "give the EAGLE head's own config.json")
+    widths = [c.inner for b in target.blocks for c in b.channels if isinstance(c, Mlp)]
+    inner = max(widths, default=4 * target.hidden)
+    source = "target" if widths else "4 x hidden"
+    plain = Attention(
+        q_heads=full[0].q_heads, kv_heads=full[0].kv_heads, head_dim=full[0].head_dim, v_head_dim=full[0].v_head_dim
+    )
+    note = (
+        f"EAGLE-3 head assumed: attention as the target's, MLP {inner} wide ({source}), {EAGLE_DRAFT_VOCAB:,} draft "
+        "tokens; give the head's config.json for its own shape"
+    )
+    return eagle_drafter(target, plain, inner, EAGLE_DRAFT_VOCAB, note=note)

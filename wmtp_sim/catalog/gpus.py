@@ -1,0 +1,83 @@
+"""GPUs by name, alias, or from a person's own small TOML or JSON file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from wmtp_sim.catalog.fields import read_json_object
+from wmtp_sim.catalog.toml_files import read_toml, validated
+from wmtp_sim.errors import InputError
+from wmtp_sim.spec.gpu import Gpu
+
+_SUFFIXES = (".toml", ".json")
+
+
+@cache
+def _catalog() -> dict[str, dict[str, Any]]:
+    """The shipped document: ``gpus`` by name, and ``aliases`` to those names."""
+    return read_json_object(Path(str(resources.files("wmtp_sim") / "data" / "gpus.json")))
+
+
+@cache
+def gpu_names() -> tuple[str, ...]:
+    """Names of the shipped GPUs, sorted."""
+    return tuple(sorted(_catalog()["gpus"]))
+
+
+@cache
+def _known() -> dict[str, str]:
+    """What a person may type, without case and separators -> name."""
+    names = {_plain(name): name for name in gpu_names()}
+    return names | {_plain(alias): name for alias, name in _catalog()["aliases"].items()}
+
+
+def _plain(reference: str) -> str:
+    return re.sub(r"[\s_-]", "", reference.lower())
+
+
+def load_gpu(reference: str) -> Gpu:
+    """A GPU from a catalogue name or alias (case and separators do not matter), or from a ``.toml`` or ``.json`` file.
+
+    A file holds the fields of `Gpu`; ``name``, ``hbm_bandwidth_bytes_per_s``, ``memory_bytes``, ``sm_count`` and
+    ``peak_dense_flops.bf16`` are required.
+
+    Raises:
+        InputError: for an unknown name (close names are suggested), an unreadable file, or a field that is missing,
+            unknown, mistyped or out of range.
+    """
+    name = _known().get(_plain(reference))
+    if name is not None:
+        return _shipped(name)
+    path = Path(reference)
+    if path.suffix.lower() in _SUFFIXES:
+        return _from_file(path)
+    raise InputError("--gpu", f"no catalogue GPU is called {reference[:120]!r}", _suggestion(reference))
+
+
+@cache
+def _shipped(name: str) -> Gpu:
+    return validated(_catalog()["gpus"][name], Gpu, f"gpus.json: {name}")
+
+
+def _suggestion(reference: str) -> str:
+    close = difflib.get_close_matches(_plain(reference[:120]), _known(), n=5, cutoff=0.5)
+    names = list(dict.fromkeys(_known()[match] for match in close))[:3]
+    listed = f"did you mean {' or '.join(names)}? " if names else f"known: {', '.join(gpu_names())}; "
+    return f"{listed}`wmtp gpus` lists the catalogue; or give the path of a .toml or .json file"
+
+
+def _from_file(path: Path) -> Gpu:
+    try:
+        document = read_toml(path) if path.suffix.lower() == ".toml" else read_json_object(path)
+    except InputError:
+        raise
+    except (RecursionError, ValueError):
+        raise InputError(str(path), "nested too deeply or a number too long", "a GPU file has a dozen lines") from None
+    if document.get("sm_count") is None:
+        raise InputError(f"{path}: sm_count", "is missing", "state the number of SMs (compute units on AMD)")
+    return validated(document, Gpu, str(path))

@@ -1,0 +1,126 @@
+"""Who drafts: the target's own MTP head, an EAGLE-style head, or a small model of its own.
+
+All three run the same passes: one wide pass over the rows just verified, which yields the first proposal, then one
+narrow pass per further drafted token. They differ in what a pass reads, which is what this spec states.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wmtp_sim.spec.base import Count, Size, Spec
+from wmtp_sim.spec.model import Attention, Block, Mixer, Mlp, Model
+from wmtp_sim.spec.precision import GroupFormats
+
+
+class Projection(Spec):
+    """A dense matrix that a draft pass runs before its layers. ``every_step`` False: in the wide pass only."""
+
+    name: str
+    k: Size
+    n: Size
+    every_step: bool = True
+
+
+class Drafter(Spec):
+    """A chain drafter.
+
+    Attributes:
+        kind: ``mtp`` (trained with the target), ``eagle`` (head on the target's hidden states), ``model``.
+        vocab: rows of the vocabulary matrix that every draft pass multiplies.
+        shares_vocabulary: whether embedding and lm_head are the target's own tensors (no extra memory).
+        resident_copies: separate heads that lie in memory, one per drafted token; 1 is a head reused for all.
+        note: what was assumed about it, for people.
+    """
+
+    kind: Literal["mtp", "eagle", "model"]
+    name: str
+    hidden: Size
+    vocab: Size
+    blocks: tuple[Block, ...]
+    projections: tuple[Projection, ...] = ()
+    norms: Count = 1
+    extra_params: Count = 0
+    formats: GroupFormats = GroupFormats()
+    state_dtype_bytes: Literal[2, 4] = 4
+    shares_vocabulary: bool = True
+    resident_copies: Size = 1
+    shares_index_across_steps: bool = False
+    note: str = ""
+
+    @property
+    def windowable(self) -> bool:
+        """Whether a draft window changes anything: some layer attends the whole context."""
+        return any(getattr(m, "window", None) is None and m.kind in ("attention", "mla") for m in self.mixers)
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        return tuple(mixer for block in self.blocks for mixer in block.mixers)
+
+
+def mtp_drafter(model: Model) -> Drafter | None:
+    """The target's own trained head, or None when the checkpoint has none."""
+    if model.mtp is None:
+        return None
+    head, hidden = model.mtp, model.hidden
+    joined = (
+        (Projection(name="e_proj", k=hidden, n=hidden), Projection(name="h_proj", k=hidden, n=hidden))
+        if head.projection == "split"
+        else (Projection(name="mtp_proj", k=2 * hidden, n=hidden),)
+    )
+    return Drafter(
+        kind="mtp",
+        name=f"{model.name} MTP head",
+        hidden=hidden,
+        vocab=model.vocab,
+        blocks=head.blocks,
+        projections=joined,
+        norms=head.norms,
+        extra_params=head.extra_params,
+        formats=model.precision.head,
+        shares_vocabulary=not head.own_lm_head,
+        resident_copies=head.heads,
+        shares_index_across_steps=head.shares_index_across_steps,
+    )
+
+
+def model_drafter(draft: Model) -> Drafter:
+    """A small independent model: its own layers, cache and vocabulary matrices."""
+    return Drafter(
+        kind="model",
+        name=draft.name,
+        hidden=draft.hidden,
+        vocab=draft.vocab,
+        blocks=draft.blocks,
+        norms=draft.final_norms,
+        extra_params=draft.extra_params,
+        formats=draft.precision.target,
+        state_dtype_bytes=draft.state_dtype_bytes,
+        shares_vocabulary=False,
+    )
+
+
+def eagle_drafter(
+    target: Model, attention: Attention, inner: int, draft_vocab: int, name: str = "EAGLE-3 head", note: str = ""
+) -> Drafter:
+    """An EAGLE-3 head: three target hidden states are fused per committed token; one layer reads [embedding, hidden].
+
+    The layer's q, k, v take 2h inputs: the second half of each is stated as a projection of its own. The head has its
+    own (usually reduced) vocabulary matrix and shares the target's embedding. Structure: EAGLE-3, arXiv 2503.01840.
+    """
+    hidden = target.hidden
+    kv_width = attention.kv_heads * (attention.head_dim + attention.v_head_dim)
+    return Drafter(
+        kind="eagle",
+        name=name,
+        hidden=hidden,
+        vocab=draft_vocab,
+        blocks=(Block(mixers=(attention,), channels=(Mlp(inner=inner),), norms=3),),
+        projections=(
+            Projection(name="fuse_proj", k=3 * hidden, n=hidden, every_step=False),
+            Projection(name="qkv_embedding_half", k=hidden, n=attention.q_heads * attention.head_dim + kv_width),
+        ),
+        norms=1,
+        shares_vocabulary=False,
+        note=note,
+    )

@@ -1,0 +1,107 @@
+"""An engine as data: which passes a speculative step runs, which kernels serve them, and what surrounds them.
+
+Fields mirror the engine definition files (``data/engines/*.toml``), where every value names its source.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from wmtp_sim.spec.base import Spec
+
+Seconds = Annotated[float, Field(ge=0, le=10)]
+Phase = Literal["base", "draft", "verify", "extend"]
+
+
+class AttentionKernel(Spec):
+    """How an attention implementation spreads one read over the GPU.
+
+    Attributes:
+        streams: what gets a thread block of its own: a KV head of a sequence (query rows packed), or each query head
+            (the cache is then read once per query head).
+        max_splits: thread blocks along the context per stream; 0 lets the kernel fill the GPU.
+        tile_tokens: fewest cached tokens per thread block.
+        row_tile: query rows are padded to a multiple of this in arithmetic.
+    """
+
+    streams: Literal["kv_head", "q_head"] = "kv_head"
+    max_splits: int = Field(default=0, ge=0)
+    tile_tokens: int = Field(default=64, ge=1)
+    row_tile: int = Field(default=1, ge=1)
+
+
+class AttentionChoice(Spec):
+    """The kernel that serves each pass; names of ``Engine.attention_kernels``."""
+
+    base: str
+    verify: str
+    extend: str
+    draft: str
+
+
+class IndexBuild(Spec):
+    """Kernels that write the list of cache slots a pass will read: cheap in bytes, slow in dependent turns.
+
+    ``turns = positions / tokens_per_turn / blocks``; with ``per_depth`` once for every draft pass, in parallel.
+    """
+
+    phase: Phase
+    tokens_per_turn: float = Field(gt=0)
+    blocks: float = Field(default=1, gt=0)
+    bytes_per_position: float = Field(default=12, ge=0)
+    launches: float = Field(default=1, ge=0)
+    per_depth: bool = False
+
+
+class Host(Spec):
+    """Time the GPU waits for the host: fixed per step, with and without speculation, and per draft pass."""
+
+    base_s: Seconds = 0.0
+    step_s: Seconds = 0.0
+    per_draft_s: Seconds = 0.0
+
+
+class StateHandling(Spec):
+    """Recurrent states under speculation: writes per verify row, and state copies when a row is accepted."""
+
+    writes_per_row: float = Field(default=1, ge=0)
+    commit_copies: float = Field(default=0, ge=0)
+
+
+class Engine(Spec):
+    """One engine release.
+
+    Attributes:
+        window_policies: draft windows the release can really run; others are priced as what-if and say so.
+        pad_draft_rows: draft passes of one row run padded to depth + 1 rows.
+        elementwise_scale: small kernels started, relative to the usual fusions.
+        mask_bytes_per_cell: bytes per (verify row x cached token) of an explicit attention mask, all passes over it.
+        memory_fraction: share of the GPU's memory that weights, caches and states may fill.
+    """
+
+    name: str
+    version: str
+    title: str
+    attention: AttentionChoice
+    attention_kernels: dict[str, AttentionKernel]
+    window_policies: tuple[Literal["flag", "ring"], ...] = ()
+    pad_draft_rows: bool = False
+    elementwise_scale: float = Field(default=1, ge=0)
+    sample_launches: float = Field(default=0, ge=0)
+    mask_bytes_per_cell: float = Field(default=0, ge=0)
+    memory_fraction: float = Field(gt=0, le=1)
+    state: StateHandling = StateHandling()
+    index: tuple[IndexBuild, ...] = ()
+    host: Host = Host()
+    ideal: bool = False
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _kernels_exist(self) -> Engine:
+        for phase, name in self.attention:
+            if name not in self.attention_kernels:
+                raise ValueError(f"attention.{phase} names {name!r}, which attention_kernels does not define")
+        return self
