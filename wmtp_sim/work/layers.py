@@ -1,0 +1,312 @@
+"""Operations of one layer: what each mixer and MLP reads and multiplies when a pass of a few rows goes through it.
+
+A pass is described by a `Pass`: how many sequences, how many rows of each, how many cached tokens they attend to.
+KV is streamed once per sequence, whatever the number of rows: rows enter FLOPs, expert unions and activations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wmtp_sim.spec.model import (
+    Attention,
+    Block,
+    Channel,
+    CompressedAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    Mlp,
+    Moe,
+)
+from wmtp_sim.spec.precision import GroupFormats
+from wmtp_sim.work.cache import index_key_bytes, latent_token_bytes, recurrent_bytes, state_bytes, written_token_bytes
+from wmtp_sim.work.operation import Array, Operation
+from wmtp_sim.work.weights import Matrix, residual_mixing, weights_of
+
+ACTIVATION_BYTES = 2.0
+
+#: Small kernels around the matrices of one mixer or MLP, after the usual fusions (rope with cache write, activation
+#: with multiply, top-k with softmax). A compiled Qwen3.5-35B base step of vLLM 0.26 has 668 of them in 40 layers.
+ELEMENTWISE_LAUNCHES = {
+    "attention": 6,
+    "mla": 7,
+    "compressed": 10,
+    "gdn": 5,
+    "kda": 7,
+    "mamba2": 4,
+    "mamba1": 6,
+    "lightning": 6,
+    "mlp": 1,
+    "moe": 8,
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The shape of one forward pass.
+
+    Attributes:
+        batch: sequences.
+        rows: query rows per sequence (1 for decode, depth + 1 for verify).
+        attended: committed tokens per sequence that full-attention layers read (the context, or sink + window).
+        kv_bytes: bytes of one cached K or V element.
+        state_bytes: bytes of one recurrent-state element.
+        overlap: share of the experts beyond the first row's that further rows of a sequence do not add (0 = rows
+            route independently; measured on consecutive tokens: 0.2 to 0.5).
+        state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
+        tp: tensor-parallel ranks that share matrices, heads and experts.
+    """
+
+    batch: Array
+    rows: Array
+    attended: Array
+    kv_bytes: float
+    state_bytes: float
+    overlap: float = 0.0
+    state_writes: Array = 1.0
+    tp: int = 1
+
+    @property
+    def tokens(self) -> Array:
+        """Rows of all sequences together: what a matrix product sees."""
+        return self.batch * self.rows
+
+
+# --- matrices --------------------------------------------------------------------------------------------------
+
+
+def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None = None) -> Operation:
+    """A dense (or batched) product of every row with one weight, sharded over tensor-parallel ranks."""
+    rows = shape.tokens if rows is None else rows
+    fmt = formats.of(matrix.group)
+    shard = 1 if matrix.group == "router" else shape.tp
+    return Operation(
+        name=f"{matrix.group}.{matrix.name}",
+        kernel="gemm",
+        math=fmt.math,
+        flops=2.0 * rows * matrix.params / shard,
+        weights=matrix.params * fmt.bytes_per_weight / shard,
+        activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) / shard,
+    )
+
+
+def expert_union(moe: Moe, batch: Array, rows: Array, overlap: float) -> Array:
+    """Expected distinct routed experts of ``batch`` sequences with ``rows`` rows each.
+
+    One row touches k experts; independent uniform rows touch E(1 - (1 - k/E)^rows). Consecutive tokens of one text
+    share experts, so a sequence's extra experts shrink by ``overlap``; sequences are independent of one another.
+    With zero experts k is the expected number of real ones.
+    """
+    total = float(moe.experts)
+    first = routed_experts(moe)
+    independent = total * (1.0 - (1.0 - first / total) ** rows)
+    sequence = first + (1.0 - overlap) * (independent - first)
+    return total * (1.0 - (1.0 - sequence / total) ** batch)
+
+
+def routed_experts(moe: Moe) -> float:
+    """Real experts that one row touches (all of top-k unless the router may pick identity experts)."""
+    return moe.top_k * moe.experts / (moe.experts + moe.zero_experts)
+
+
+def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operation:
+    """Both grouped products over the experts touched. Experts are split over tensor-parallel ranks by inner size."""
+    fmt = formats.of("expert")
+    matrices = weights_of(moe, hidden).experts
+    one_expert = sum(m.copy_params for m in matrices)
+    pairs = shape.tokens * routed_experts(moe)
+    return Operation(
+        name="moe.experts",
+        kernel="moe",
+        math=fmt.math,
+        flops=2.0 * pairs * one_expert / shape.tp,
+        weights=expert_union(moe, shape.batch, shape.rows, shape.overlap)
+        * one_expert
+        * fmt.bytes_per_weight
+        / shape.tp,
+        activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / shape.tp,
+        launches=float(len(matrices)),
+    )
+
+
+# --- token mixers ----------------------------------------------------------------------------------------------
+
+
+def attention(a: Attention, shape: Pass) -> list[Operation]:
+    """Softmax attention over cached K and V, each KV head's cache read once for all its query rows.
+
+    A model's own sliding window bounds the read. Block-sparse layers score every key block first.
+    """
+    kv_heads = -(-a.kv_heads // shape.tp)
+    group = a.q_heads / shape.tp / kv_heads
+    token = kv_heads * (a.head_dim + a.v_head_dim) * shape.kv_bytes
+    positions, scan = shape.attended, []
+    if a.window is not None:
+        positions = np.minimum(positions, float(a.window))
+    if a.sparse is not None:
+        index = a.sparse.head_dim * ACTIVATION_BYTES
+        scan = [_index_scan(shape, shape.attended, index, a.sparse.heads * a.sparse.head_dim)]
+        positions = np.minimum(positions, shape.rows * a.sparse.top_blocks * a.sparse.block_tokens)
+    positions = positions + shape.rows
+    per_position = 2.0 * shape.rows * kv_heads * group * (a.head_dim + a.v_head_dim)
+    read = Operation(
+        name="attention.window" if a.window is not None else "attention.full",
+        kernel="attention",
+        flops=shape.batch * positions * per_position,
+        kv=shape.batch * positions * token,
+        activations=ACTIVATION_BYTES * shape.tokens * kv_heads * group * (a.head_dim + a.v_head_dim),
+        streams=shape.batch * kv_heads,
+        query_rows=shape.rows * group,
+        positions=positions,
+    )
+    return [*scan, read]
+
+
+def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
+    """Absorbed MLA: one latent per token serves all heads as key and value; every rank holds the whole latent cache.
+
+    A sparse indexer scores all tokens and each row then gathers its own top-k latents.
+    """
+    positions, scan = shape.attended, []
+    if a.indexer is not None:
+        if not a.indexer.shared:
+            width = a.indexer.heads * a.indexer.head_dim
+            scan = [_index_scan(shape, shape.attended, index_key_bytes(a.indexer), width)]
+        positions = np.minimum(positions, shape.rows * float(a.indexer.top_k))
+    positions = positions + shape.rows
+    heads = a.heads / shape.tp
+    seen = positions
+    if a.indexer is not None:
+        seen = np.minimum(shape.attended, float(a.indexer.top_k)) + shape.rows
+    read = Operation(
+        name="attention.mla",
+        kernel="mla",
+        flops=2.0 * shape.tokens * heads * seen * (2 * a.kv_lora_rank + a.qk_rope_head_dim),
+        kv=shape.batch * positions * latent_token_bytes(a, shape.kv_bytes),
+        activations=ACTIVATION_BYTES * shape.tokens * heads * (a.latent_dim + a.kv_lora_rank),
+        streams=shape.batch,
+        query_rows=shape.rows * heads,
+        positions=positions,
+    )
+    return [*scan, read]
+
+
+def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]:
+    """DeepSeek-V4: the raw window, plus top-k (CSA) or all (HCA) of the compressed keys. One shared K=V head."""
+    positions = np.minimum(shape.attended, float(a.window)) + shape.rows
+    scan = []
+    if a.ratio:
+        compressed = np.floor(shape.attended / a.ratio)
+        if a.indexer is not None:
+            width = a.indexer.heads * a.indexer.head_dim
+            scan = [_index_scan(shape, compressed, index_key_bytes(a.indexer), width)]
+            compressed = np.minimum(compressed, shape.rows * float(a.indexer.top_k))
+        positions = positions + compressed
+    heads = a.heads / shape.tp
+    read = Operation(
+        name="attention.compressed",
+        kernel="mla",
+        flops=4.0 * shape.tokens * heads * positions * a.head_dim,
+        kv=shape.batch * positions * a.head_dim * shape.kv_bytes,
+        activations=2 * ACTIVATION_BYTES * shape.tokens * heads * a.head_dim,
+        streams=shape.batch,
+        query_rows=shape.rows * heads,
+        positions=positions,
+    )
+    return [*scan, read]
+
+
+def _index_scan(shape: Pass, positions: Array, key_bytes: float, width: int) -> Operation:
+    """A sparse attention's scoring of every cached index key by all rows of a sequence."""
+    return Operation(
+        name="attention.index_scan",
+        kernel="index_scan",
+        flops=2.0 * shape.tokens * positions * width,
+        kv=shape.batch * positions * key_bytes,
+        activations=4.0 * shape.tokens * positions,
+        launches=2.0,
+    )
+
+
+def recurrent(mixer: Mixer, shape: Pass) -> list[Operation]:
+    """A recurrent mixer: the state is read once, updated row after row, and written as often as the engine asks.
+
+    FLOPs are about 8 per state element and row (decay, outer product, read-out).
+    """
+    width = int(shape.state_bytes)
+    elements = recurrent_bytes(mixer, width) / width / shape.tp
+    state = state_bytes(mixer, width) / shape.tp
+    return [
+        Operation(
+            name=f"recurrent.{mixer.kind}",
+            kernel="recurrent",
+            flops=8.0 * shape.tokens * elements,
+            state=shape.batch * state * (1.0 + shape.state_writes),
+            launches=2.0,
+        )
+    ]
+
+
+_MIXERS: dict[type, Callable[..., list[Operation]]] = {
+    Attention: attention,
+    LatentAttention: latent_attention,
+    CompressedAttention: compressed_attention,
+    GatedDeltaNet: recurrent,
+    KimiDeltaAttention: recurrent,
+    Mamba2: recurrent,
+    Mamba1: recurrent,
+    LightningAttention: recurrent,
+}
+
+
+# --- a layer ---------------------------------------------------------------------------------------------------
+
+
+def elementwise(name: str, launches: float, shape: Pass, width: float, written: Array = 0.0) -> Operation:
+    """Small kernels over the rows: each reads and writes ``width`` activations per row; ``written`` goes to KV."""
+    return Operation(
+        name=name,
+        kernel="elementwise",
+        activations=2.0 * ACTIVATION_BYTES * shape.tokens * width,
+        kv=written,
+        launches=launches,
+    )
+
+
+def part_operations(part: Mixer | Channel, shape: Pass, hidden: int, formats: GroupFormats) -> list[Operation]:
+    """All operations of one mixer or MLP: its matrices, its core, and the small kernels around them."""
+    operations = [gemm(matrix, shape, formats) for matrix in weights_of(part, hidden).matrices]
+    written: Array = 0.0
+    if isinstance(part, Moe):
+        operations.append(experts(part, shape, hidden, formats))
+    elif not isinstance(part, Mlp):
+        operations += _MIXERS[type(part)](part, shape)
+        written = shape.tokens * written_token_bytes(part, shape.kv_bytes)
+    launches = ELEMENTWISE_LAUNCHES[part.kind]
+    operations.append(elementwise(f"elementwise.{part.kind}", launches, shape, hidden * launches / 2, written))
+    return operations
+
+
+def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupFormats) -> list[Operation]:
+    """Operations of ``block.count`` identical layers, with their norms and, across ranks, their all-reduces."""
+    operations = [gemm(matrix, shape, formats) for matrix in residual_mixing(block, hidden).matrices]
+    parts = (*block.mixers, *block.channels)
+    for part in parts:
+        operations += part_operations(part, shape, hidden, formats)
+    operations.append(elementwise("elementwise.norm", float(block.norms), shape, hidden * block.norms))
+    if shape.tp > 1:
+        operations += [all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.tp) for _ in parts]
+    return [operation.times(block.count) for operation in operations]
+
+
+def all_reduce(payload: Array, ranks: int) -> Operation:
+    """A ring all-reduce: each rank sends 2(n-1)/n of the payload over its link. ``activations`` are link bytes."""
+    return Operation(name="collective.all_reduce", kernel="collective", activations=2.0 * (ranks - 1) / ranks * payload)

@@ -1,0 +1,80 @@
+"""One kernel's worth of work: FLOPs and bytes by kind, and how much of it can run side by side. No seconds here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmtp_sim.spec.precision import MathDtype
+
+#: A number, or an array of any shape that broadcasts with the other inputs of one estimate.
+Array = float | NDArray[np.float64]
+
+#: What kind of kernel runs an operation; machines are fitted per class.
+KernelClass = Literal[
+    "gemm",
+    "moe",
+    "attention",
+    "mla",
+    "index_scan",
+    "recurrent",
+    "elementwise",
+    "sample",
+    "copy",
+    "index_build",
+    "collective",
+]
+
+BYTE_KINDS = ("weights", "kv", "state", "activations", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``repeats`` executions of one kernel (or one fixed group of kernels).
+
+    FLOPs, bytes and launches are per execution. All numeric fields broadcast with one another.
+
+    Attributes:
+        name: what an engineer would call it in a trace, ``attention.full`` or ``moe.experts``.
+        kernel: kernel class.
+        variant: the kernel's implementation, which the engine chooses (``fa3``); empty when it does not matter.
+        math: input type of the matrix product, which picks the FLOP peak.
+        flops, weights, kv, state, activations, metadata: FLOPs, and bytes by kind, that one execution moves.
+        repeats: executions per step.
+        launches: kernels started per execution.
+        streams: independent streams over the KV cache (batch x KV heads); 0 when the kernel is not an attention.
+        query_rows: query rows that one stream serves (rows x group size); pads to tensor-core tiles.
+        positions: cached tokens that one stream walks.
+        serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
+        turns: dependent loop turns that no bandwidth shortens (index builders).
+    """
+
+    name: str
+    kernel: KernelClass
+    variant: str = ""
+    math: MathDtype = "bf16"
+    flops: Array = 0.0
+    weights: Array = 0.0
+    kv: Array = 0.0
+    state: Array = 0.0
+    activations: Array = 0.0
+    metadata: Array = 0.0
+    repeats: Array = 1.0
+    launches: float = 1.0
+    streams: Array = 0.0
+    query_rows: Array = 0.0
+    positions: Array = 0.0
+    serial_bytes: Array = 0.0
+    turns: Array = 0.0
+
+    @property
+    def bytes(self) -> Array:
+        """Bytes of every kind that one execution moves."""
+        return self.weights + self.kv + self.state + self.activations + self.metadata
+
+    def times(self, repeats: Array) -> Operation:
+        """The same operation, executed ``repeats`` times as often."""
+        return replace(self, repeats=self.repeats * repeats)
