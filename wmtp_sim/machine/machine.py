@@ -1,0 +1,99 @@
+"""A GPU with a profile: operations in, seconds out. It knows no model and no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wmtp_sim.errors import InputError
+from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.work.operation import Array, Operation
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of all repeats of one or more operations: expected, 90 % interval, and the datasheet's bound."""
+
+    seconds: Array
+    low: Array
+    high: Array
+    bound: Array
+
+    def __add__(self, other: Timing) -> Timing:
+        """One after the other. Errors of a class go the same way, so intervals add."""
+        return Timing(
+            self.seconds + other.seconds, self.low + other.low, self.high + other.high, self.bound + other.bound
+        )
+
+
+NOTHING = Timing(*(np.float64(0.0),) * 4)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU of a deployment and how well its kernels do."""
+
+    gpu: Gpu
+    profile: Profile
+
+    def time(self, operation: Operation) -> Timing:
+        """Seconds that all repeats of an operation take, never less than its speed-of-light bound."""
+        kernel = self.profile.kernel(operation.kernel, operation.variant)
+        bound = np.maximum(
+            operation.bytes / self._peak_bandwidth(operation), operation.flops / self._peak_rate(operation)
+        )
+        legs = self._legs(operation, kernel)
+        busy = np.maximum(np.maximum(legs["memory"], legs["few CTAs"]), legs["math"])
+        once = busy + legs["latency"] + legs["turns"]
+        total_bound = bound * operation.repeats
+        seconds = once * operation.repeats
+        return Timing(
+            seconds=seconds,
+            low=np.maximum(seconds / kernel.spread, total_bound),
+            high=seconds * kernel.spread,
+            bound=total_bound,
+        )
+
+    def total(self, operations: Iterable[Operation]) -> Timing:
+        """Seconds of operations that run one after the other."""
+        return sum((self.time(operation) for operation in operations), start=NOTHING)
+
+    def binding_roof(self, operation: Operation) -> str:
+        """What an operation mostly waits for: ``memory``, ``few CTAs``, ``math``, ``latency``, ``turns`` or ``link``.
+
+        For the largest element where fields are arrays.
+        """
+        legs = self._legs(operation, self.profile.kernel(operation.kernel, operation.variant))
+        roof = max(legs, key=lambda name: float(np.max(legs[name])))
+        return "link" if roof == "memory" and operation.kernel == "collective" else roof
+
+    def _legs(self, operation: Operation, kernel: KernelModel) -> dict[str, Array]:
+        """Seconds of one execution if only one thing limited it."""
+        serial = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
+        return {
+            "memory": operation.bytes / (self._peak_bandwidth(operation) * kernel.bandwidth),
+            "few CTAs": serial,
+            "math": operation.flops / (self._peak_rate(operation) * kernel.compute),
+            "latency": operation.launches * kernel.floor_s,
+            "turns": operation.turns * self.profile.turn_s,
+        }
+
+    def _peak_bandwidth(self, operation: Operation) -> float:
+        if operation.kernel == "collective":
+            return self.link_bytes_per_s()
+        return self.gpu.hbm_bandwidth_bytes_per_s
+
+    def _peak_rate(self, operation: Operation) -> float:
+        """Dense FLOP peak for the operation's input type; a type without hardware support runs unpacked in bf16."""
+        return getattr(self.gpu.peak_dense_flops, operation.math) or self.gpu.peak_dense_flops.bf16
+
+    def link_bytes_per_s(self) -> float:
+        """One direction of the scale-up link, or PCIe where there is none."""
+        both = self.gpu.scale_up_bidir_bytes_per_s
+        one = both / 2 if both else self.gpu.pcie_unidir_bytes_per_s
+        if not one:
+            raise InputError("--tp", f"{self.gpu.name} has no known link between GPUs", "use --tp 1, or a GPU file")
+        return one

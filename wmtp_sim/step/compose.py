@@ -1,0 +1,279 @@
+"""An engine's passes composed into one step, term by term.
+
+A step has five terms, the ones a trace shows: draft (narrow passes), verify (the target over depth + 1 rows), extend
+(the draft head over the rows just verified, which yields the next first proposal), sample (judging rows, committing
+recurrent states) and host. The base step is the target over one row, and its terms go by the same names.
+
+depth drafted tokens take one wide pass, which proposes the first, and depth - 1 narrow ones. A drafter with several
+separate heads (MiMo-V2-Flash, Step-3.5) takes a wide pass per head instead (SGLang's multi-layer worker; assumed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from wmtp_sim.machine.machine import Machine, Timing
+from wmtp_sim.spec.drafter import Drafter
+from wmtp_sim.spec.engine import AttentionKernel, Engine, Phase
+from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.workload import Workload
+from wmtp_sim.work.cache import state_bytes_per_sequence
+from wmtp_sim.work.layers import Pass
+from wmtp_sim.work.operation import Array, Operation
+from wmtp_sim.work.passes import draft_forward, sample, state_commit, target_forward
+
+Policy = Literal["native", "flag", "ring"]
+Read = Literal["context", "window"]
+Term = Literal["draft", "verify", "extend", "sample", "host"]
+TERMS: tuple[Term, ...] = ("draft", "verify", "extend", "sample", "host")
+
+#: What narrow and wide draft passes attend under each draft KV policy: the merged flag windows narrow passes only
+#: (SGLang PR #32673), the paper's ring windows both.
+READS: dict[Policy, tuple[Read, Read]] = {
+    "native": ("context", "context"),
+    "flag": ("window", "context"),
+    "ring": ("window", "window"),
+}
+POLICIES: tuple[Policy, ...] = tuple(READS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of a step: its operations, rebuilt when asked for, and their summed time."""
+
+    term: Term
+    operations: Callable[[], Iterator[Operation]]
+    total: Timing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation of a step with the term it belongs to and its time."""
+
+    term: Term
+    operation: Operation
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step's parts and host time, in seconds."""
+
+    parts: tuple[Part, ...]
+    host: Timing
+    machine: Machine
+
+    @property
+    def total(self) -> Timing:
+        """Expected seconds, 90 % interval and speed-of-light bound of the whole step."""
+        return sum((part.total for part in self.parts), start=self.host)
+
+    @property
+    def seconds(self) -> Array:
+        return self.total.seconds
+
+    def term(self, name: Term) -> Array:
+        """Expected seconds of one term."""
+        if name == "host":
+            return self.host.seconds
+        return sum((part.total.seconds for part in self.parts if part.term == name), start=np.float64(0.0))
+
+    @property
+    def entries(self) -> Iterator[Entry]:
+        """Every operation with its time."""
+        for part in self.parts:
+            for operation in part.operations():
+                yield Entry(part.term, operation, self.machine.time(operation))
+
+
+@dataclass(frozen=True)
+class Composer:
+    """The steps of one workload. Terms that policies share are costed once."""
+
+    model: Model
+    engine: Engine
+    machine: Machine
+    work: Workload
+    drafter: Drafter | None = None
+
+    def base_step(self) -> Step:
+        """One iteration without speculation."""
+        parts = (self._part("verify", self._base_forward), self._part("sample", self._base_sampling))
+        return Step(parts, self._host(self.engine.host.base_s), self.machine)
+
+    def speculative_step(self, policy: Policy) -> Step:
+        """One iteration with drafts of ``work.depth`` >= 1 tokens under a draft KV policy."""
+        narrow, wide = READS[policy]
+        parts = (self._drafts[narrow], self._verified, self._extends[wide], self._accepted)
+        later = np.maximum(self.work.depth - 1.0, 0.0)
+        return Step(parts, self._host(self.engine.host.step_s + self.engine.host.per_draft_s * later), self.machine)
+
+    # --- parts ---
+
+    @cached_property
+    def _drafts(self) -> dict[Read, Part]:
+        return {read: self._part("draft", lambda read=read: self._draft(read)) for read in self._reads}  # type: ignore[misc]
+
+    @cached_property
+    def _extends(self) -> dict[Read, Part]:
+        return {read: self._part("extend", lambda read=read: self._extend(read)) for read in self._reads}  # type: ignore[misc]
+
+    @cached_property
+    def _verified(self) -> Part:
+        return self._part("verify", self._verify)
+
+    @cached_property
+    def _accepted(self) -> Part:
+        return self._part("sample", self._accept)
+
+    @property
+    def _reads(self) -> dict[Read, Array]:
+        """Committed tokens that a draft pass attends."""
+        return {"context": self.work.context, "window": self.work.windowed}
+
+    def _part(self, term: Term, operations: Callable[[], Iterator[Operation]]) -> Part:
+        return Part(term, operations, self.machine.total(operations()))
+
+    # --- operations of each term ---
+
+    def _base_forward(self) -> Iterator[Operation]:
+        shape = self._target_pass(rows=1.0, state_writes=1.0)
+        yield from self._served(self.engine.attention.base, target_forward(self.model, shape))
+        yield from self._index("base", self.work.context, lists=1.0)
+
+    def _base_sampling(self) -> Iterator[Operation]:
+        yield self._sampling(rows=1.0)
+
+    def _draft(self, read: Read) -> Iterator[Operation]:
+        """Narrow passes, one per token that no wide pass proposes. Pass i also attends the tokens drafted before it."""
+        work, head, committed = self.work, self._head, self._reads[read]
+        passes = np.maximum(work.depth - head.resident_copies, 0.0)
+        shape = self._draft_pass(rows=1.0, attended=committed + work.depth / 2.0 - 1.0)
+        if self.engine.pad_draft_rows:
+            shape = replace(shape, rows=work.depth + 1.0)
+        for operation in self._served(self.engine.attention.draft, draft_forward(head, shape, work.batch)):
+            if not (head.shares_index_across_steps and operation.kernel == "index_scan"):
+                yield operation.times(passes)
+        for operation in self._index("draft", committed, lists=passes):
+            yield operation.times(np.minimum(passes, 1.0))
+
+    def _verify(self) -> Iterator[Operation]:
+        """The target over depth + 1 rows; every row leaves a snapshot of the recurrent states."""
+        rows = self.work.depth + 1.0
+        shape = self._target_pass(rows, state_writes=rows * self.engine.state.writes_per_row)
+        yield from self._served(self.engine.attention.verify, target_forward(self.model, shape))
+        yield from self._index("verify", self.work.context, lists=1.0)
+        if self.engine.mask_bytes_per_cell:
+            cells = self.work.batch * rows * (self.work.context + rows)
+            mask = self.engine.mask_bytes_per_cell * cells
+            yield Operation(name="mask.build", kernel="copy", metadata=mask, launches=3.0)
+
+    def _extend(self, read: Read) -> Iterator[Operation]:
+        """The drafter over the rows just verified, rejected ones included.
+
+        Separate heads each run over those rows, to fill their own caches, and each proposes one token.
+        """
+        committed = self._reads[read]
+        passes = np.minimum(self.work.depth, float(self._head.resident_copies))
+        shape = self._draft_pass(rows=self.work.depth + 1.0, attended=committed)
+        forward = draft_forward(self._head, shape, self.work.batch, wide=True)
+        for operation in self._served(self.engine.attention.extend, forward):
+            yield operation.times(passes)
+        yield from self._index("extend", committed, lists=1.0)
+
+    def _accept(self) -> Iterator[Operation]:
+        """Judging depth + 1 rows and committing the accepted recurrent state."""
+        yield self._sampling(rows=self.work.depth + 1.0)
+        state = state_bytes_per_sequence(self.model) / self.work.tp
+        if state and self.engine.state.commit_copies:
+            yield state_commit(state, self.work.batch, self.engine.state.commit_copies)
+
+    # --- pieces ---
+
+    @property
+    def _head(self) -> Drafter:
+        if self.drafter is None:
+            raise ValueError("a speculative step needs a drafter")
+        return self.drafter
+
+    def _host(self, seconds: Array) -> Timing:
+        spread = self.machine.profile.host_spread
+        return Timing(seconds, seconds / spread, seconds * spread, np.float64(0.0))
+
+    def _target_pass(self, rows: Array, state_writes: Array) -> Pass:
+        return Pass(
+            batch=self.work.batch,
+            rows=rows,
+            attended=self.work.context,
+            kv_bytes=self.work.kv_bytes,
+            state_bytes=float(self.model.state_dtype_bytes),
+            overlap=self.work.overlap,
+            state_writes=state_writes,
+            tp=self.work.tp,
+        )
+
+    def _draft_pass(self, rows: Array, attended: Array) -> Pass:
+        return Pass(
+            batch=self.work.batch,
+            rows=rows,
+            attended=attended,
+            kv_bytes=self.work.draft_kv_bytes,
+            state_bytes=float(self._head.state_dtype_bytes),
+            overlap=self.work.overlap,
+            tp=self.work.tp,
+        )
+
+    def _sampling(self, rows: Array) -> Operation:
+        logits = self.work.batch * rows * self.model.vocab
+        return sample(logits, "sample.accept", launches=self.engine.sample_launches)
+
+    def _index(self, phase: Phase, positions: Array, lists: Array) -> Iterator[Operation]:
+        """Slot lists of one phase: all ``lists`` are built by one launch, side by side."""
+        for build in self.engine.index:
+            if build.phase != phase:
+                continue
+            count = lists if build.per_depth else 1.0
+            yield Operation(
+                name="index.build",
+                kernel="index_build",
+                metadata=self.work.batch * positions * count * build.bytes_per_position,
+                turns=np.ceil(positions / build.tokens_per_turn / build.blocks),
+                launches=build.launches,
+            )
+
+    def _served(self, kernel: str, operations: Iterable[Operation]) -> Iterator[Operation]:
+        """Operations as the engine's kernels run them: attention split over thread blocks, small kernels fused."""
+        rule = self.engine.attention_kernels[kernel]
+        for operation in operations:
+            if operation.kernel == "attention":
+                yield split_attention(replace(operation, variant=kernel), rule)
+            elif operation.kernel == "elementwise":
+                yield replace(operation, launches=operation.launches * self.engine.elementwise_scale)
+            else:
+                yield operation
+
+
+def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
+    """An attention as one implementation runs it.
+
+    One stream is cut into at most ``max_splits`` pieces of at least ``tile_tokens`` tokens; the longest piece is one
+    thread block's own work. A kernel that gives each query head a stream of its own reads the cache once per query
+    head. Packed query rows are padded to the kernel's tile, in arithmetic only.
+    """
+    rows = np.maximum(operation.query_rows, 1.0)
+    per_head = rule.streams == "q_head"
+    piece = np.minimum(operation.positions, float(rule.tile_tokens))
+    if rule.max_splits:
+        piece = np.maximum(piece, operation.positions / rule.max_splits)
+    stream_bytes = operation.kv / operation.streams
+    return replace(
+        operation,
+        flops=operation.flops * (1.0 if per_head else np.ceil(rows / rule.row_tile) * rule.row_tile / rows),
+        kv=operation.kv * (rows if per_head else 1.0),
+        serial_bytes=stream_bytes * piece / operation.positions,
+    )
