@@ -1,0 +1,115 @@
+"""The library's face: everything stated by name or number, one answer out."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wmtp_sim.catalog.drafters import load_drafter
+from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.gpus import load_gpu
+from wmtp_sim.catalog.models import load_model
+from wmtp_sim.catalog.profiles import IDEAL, uncalibrated
+from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.errors import InputError
+from wmtp_sim.machine.machine import Machine
+from wmtp_sim.spec.acceptance import Source, state_acceptance
+from wmtp_sim.spec.engine import Engine
+from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.precision import KV_BYTES, override
+from wmtp_sim.spec.workload import Workload
+
+#: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
+PAPER_WINDOW, PAPER_SINK = 4032, 64
+
+
+def estimate(
+    model: str | Model,
+    gpu: str | Gpu,
+    *,
+    context: ArrayLike,
+    depth: ArrayLike = 3,
+    window: ArrayLike = PAPER_WINDOW,
+    sink: ArrayLike = PAPER_SINK,
+    batch: ArrayLike = 1,
+    engine: str | Engine = "sglang",
+    accept_length: ArrayLike | None = None,
+    conditional: ArrayLike | None = None,
+    survival: ArrayLike | None = None,
+    alpha: ArrayLike | None = None,
+    acceptance_source: Source = "given",
+    drafter: str = "mtp",
+    weights: str | None = None,
+    head_weights: str | None = None,
+    draft_weights: str | None = None,
+    kv: str | None = None,
+    draft_kv: str | None = None,
+    overlap: float = 0.0,
+    tp: int = 1,
+) -> Estimate:
+    """What a speculative step costs and gains, for native, flag and ring draft KV.
+
+    Args:
+        model: catalogue name, ``config.json`` path, folder, or a `Model`.
+        gpu: catalogue name, GPU file, or a `Gpu`.
+        context, depth, window, sink, batch: numbers, or arrays that broadcast (see `open_grid`), in tokens and
+            sequences. depth 0 is the base step alone.
+        engine: ``ideal``, ``sglang``, ``vllm``, or an engine file.
+        accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token, rates per
+            position (last axis), or one constant conditional rate.
+        drafter: ``mtp``, ``eagle``, ``none``, or a draft model.
+        weights, head_weights, draft_weights: storage formats of the target's linear layers, of lm_head and of the
+            head's linear layers, where the config does not state them.
+        kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
+        overlap: share of experts that consecutive rows have in common beyond the first row's.
+        tp: tensor-parallel ranks.
+
+    Raises:
+        InputError: naming the flag or config field, its value and what to type instead.
+    """
+    target = load_model(model) if isinstance(model, str) else model
+    precision = override(target.precision, weights=weights, head_weights=head_weights, draft_weights=draft_weights)
+    target = target.model_copy(update={"precision": precision})
+    cache = kv or target.precision.kv
+    work = Workload(
+        context,  # type: ignore[arg-type]
+        depth,  # type: ignore[arg-type]
+        window,  # type: ignore[arg-type]
+        sink,  # type: ignore[arg-type]
+        batch,  # type: ignore[arg-type]
+        kv_bytes=_cache_bytes(cache, "--kv"),
+        draft_kv_bytes=_cache_bytes(draft_kv or cache, "--draft-kv"),
+        overlap=overlap,
+        tp=tp,
+    )
+    stated: dict[str, ArrayLike | None] = {
+        "accept_length": accept_length,
+        "conditional": conditional,
+        "survival": survival,
+        "alpha": alpha,
+    }
+    acceptance = None
+    if any(value is not None for value in stated.values()):
+        depths = work.depth.astype("int64")
+        if accept_length is not None and np.ndim(accept_length):
+            stated["accept_length"], depths = np.broadcast_arrays(accept_length, depths)
+        acceptance = state_acceptance(depth=depths, source=acceptance_source, **stated)
+    chosen = load_engine(engine) if isinstance(engine, str) else engine
+    drafting = bool((work.depth > 0).any())
+    return Estimate(
+        model=target,
+        engine=chosen,
+        machine=Machine(load_gpu(gpu) if isinstance(gpu, str) else gpu, IDEAL if chosen.ideal else uncalibrated()),
+        work=work,
+        drafter=load_drafter(drafter, target) if drafting else None,
+        acceptance=acceptance,
+    )
+
+
+def _cache_bytes(name: str, flag: str) -> float:
+    if name not in KV_BYTES:
+        raise InputError(flag, f"unknown cache format {name[:40]!r}", f"one of {', '.join(KV_BYTES)}")
+    return KV_BYTES[cast(Literal["bf16", "fp8"], name)]

@@ -1,0 +1,185 @@
+"""An estimate as one JSON document, ``wmtp-estimate/1``: seconds, bytes, tokens; arrays where ranges were asked for.
+
+Arrays have one axis per ranged input, in the order of ``axes``. Infinity is not JSON: unbounded counts are null.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.memory import Memory
+from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.step.compose import TERMS, Entry
+
+SCHEMA = "wmtp-estimate/1"
+
+
+def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str, Any]:
+    """Everything an estimate knows. ``operations`` adds each step's operations (single points only)."""
+    shape = np.broadcast_shapes(estimate.work.shape, _shape(estimate.accept_length))
+    show = _Shower(shape)
+    policies: dict[str, Any] = {name: _policy(result, show) for name, result in estimate.policies.items()}
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": estimate.model.name,
+        "gpu": estimate.machine.gpu.name,
+        "engine": f"{estimate.engine.name}@{estimate.engine.version}",
+        "profile": {"name": estimate.machine.profile.name, "status": estimate.machine.profile.status},
+        "drafter": estimate.drafter.name if estimate.drafter else None,
+        "deployment": _deployment(estimate, show),
+        "axes": _axes(estimate),
+        "acceptance": _acceptance(estimate, show),
+        "base": _base(estimate, show),
+        "policies": policies,
+        "native_loses_from_depth": _losing_depth(estimate) if shape == () else None,
+        "memory": _memory(estimate, show),
+        "warnings": [{"id": w.id, "text": w.text} for w in warnings(estimate)],
+    }
+    if operations and shape == ():
+        document["operations"] = {
+            name: [_operation(e, estimate) for e in step.entries] for name, step in estimate.all_steps.items()
+        }
+    return document
+
+
+class _Shower:
+    """Turns arrays into JSON values: a number for a single point, nested lists of the whole grid otherwise."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = tuple(length for length in shape if length != 1)
+        self.full = shape
+
+    def __call__(self, values: ArrayLike | None) -> Any:
+        if values is None:
+            return None
+        whole = np.broadcast_to(np.asarray(values), self.full).reshape(self.shape)
+        if whole.ndim == 0:
+            return _plain(whole.item())
+        if whole.dtype == bool or np.isfinite(whole).all():
+            return whole.tolist()
+        unbounded = ~np.isfinite(whole)
+        values = whole.astype(object)
+        values[unbounded] = None
+        return values.tolist()
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shape(array: np.ndarray | None) -> tuple[int, ...]:
+    return () if array is None else array.shape
+
+
+def _deployment(estimate: Estimate, show: _Shower) -> dict[str, Any]:
+    work = estimate.work
+    return {
+        "context": _range(work.context),
+        "depth": _range(work.depth),
+        "window": _range(work.window),
+        "sink": _range(work.sink),
+        "batch": _range(work.batch),
+        "kv_element_bytes": work.kv_bytes,
+        "draft_kv_element_bytes": work.draft_kv_bytes,
+        "overlap": work.overlap,
+        "tp": work.tp,
+    }
+
+
+def _range(array: np.ndarray) -> Any:
+    whole = array.astype(np.int64).ravel().tolist()
+    return whole[0] if len(whole) == 1 else whole
+
+
+def _axes(estimate: Estimate) -> dict[str, list[int]]:
+    """Ranged inputs in axis order, as far as each has an axis of its own."""
+    names = ("context", "depth", "window", "sink", "batch")
+    ranged = [(name, getattr(estimate.work, name)) for name in names]
+    found = [(np.argmax(array.shape), name, array) for name, array in ranged if array.size > 1]
+    return {name: _range(array) for _, name, array in sorted(found, key=lambda item: item[0])}
+
+
+def _acceptance(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
+    if estimate.acceptance is None:
+        return None
+    return {
+        "stated_as": estimate.acceptance.kind,
+        "source": estimate.acceptance.source,
+        "accept_length": show(estimate.accept_length),
+    }
+
+
+def _cost(cost: StepCost, show: _Shower) -> dict[str, Any]:
+    return {
+        "step_s": show(cost.step_s),
+        "interval_s": [show(cost.low_s), show(cost.high_s)],
+        "speed_of_light_s": show(cost.bound_s),
+        "terms": {name: show(cost.terms[name]) for name in TERMS},
+    }
+
+
+def _base(estimate: Estimate, show: _Shower) -> dict[str, Any]:
+    rate = estimate.base_tokens_per_s
+    total = rate * estimate.work.batch
+    return {**_cost(estimate.base, show), "tokens_per_s": show(rate), "tokens_per_s_total": show(total)}
+
+
+def _policy(result: PolicyResult, show: _Shower) -> dict[str, Any]:
+    return {
+        **_cost(result.cost, show),
+        "margin": show(result.margin),
+        "accept_length": show(result.accept_length),
+        "speedup": show(result.speedup),
+        "max_speedup": show(result.max_speedup),
+        "break_even_accept_length": show(result.break_even_accept_length),
+        "unwinnable": show(result.unwinnable),
+        "tokens_per_s": show(result.tokens_per_s),
+        "tokens_per_s_total": show(result.tokens_per_s_total),
+    }
+
+
+def _losing_depth(estimate: Estimate) -> int | None:
+    return estimate.losing_depth("native") if estimate.drafter is not None else None
+
+
+def _memory(estimate: Estimate, show: _Shower) -> dict[str, Any]:
+    """The arrangement asked for (with the drafter's full KV where there is a drafter), then every arrangement."""
+    asked = estimate.memory.get("native", estimate.memory["base"])
+    every = {name: _arrangement(memory, show) for name, memory in estimate.memory.items()}
+    return {**_arrangement(asked, show), "arrangements": every}
+
+
+def _arrangement(memory: Memory, show: _Shower) -> dict[str, Any]:
+    return {
+        "budget_bytes": memory.budget_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "kv_bytes": show(memory.kv_bytes),
+        "draft_kv_bytes": show(memory.draft_kv_bytes),
+        "draft_kv_share": show(memory.draft_kv_share),
+        "state_bytes": show(memory.state_bytes),
+        "logits_bytes": show(memory.logits_bytes),
+        "total_bytes": show(memory.total_bytes),
+        "fits": show(memory.fits),
+        "max_context": show(memory.max_context),
+        "max_batch": show(memory.max_batch),
+    }
+
+
+def _operation(entry: Entry, estimate: Estimate) -> dict[str, Any]:
+    operation = entry.operation
+    repeats = float(operation.repeats)
+    return {
+        "term": entry.term,
+        "name": operation.name,
+        "kernel": operation.kernel + (f".{operation.variant}" if operation.variant else ""),
+        "executions": repeats,
+        "seconds": float(entry.timing.seconds),
+        "bytes": float(operation.bytes) * repeats,
+        "flops": float(operation.flops) * repeats,
+        "roof": estimate.machine.binding_roof(operation),
+    }

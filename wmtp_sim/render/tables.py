@@ -1,0 +1,186 @@
+"""Tables for people: at most a dozen rows, units in the row names, the label of every number's trust on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.render.units import gigabytes, milliseconds, percent, rate, times, tokens
+from wmtp_sim.render.verdict import verdict
+from wmtp_sim.step.compose import TERMS, Entry, Policy
+
+#: Rows of a sweep that a person can take in.
+SWEEP_ROWS = 12
+EXPLAIN_ROWS = 12
+
+
+def print_estimate(estimate: Estimate, console: Console) -> None:
+    """One table for a single point, one row per point for a sweep; then the verdict and the warnings."""
+    _heading(estimate, console)
+    if estimate.work.shape == ():
+        console.print(_point_table(estimate))
+        for line in verdict(estimate):
+            console.print(Text(line, style="bold"))
+    else:
+        _print_sweep(estimate, console)
+    for warning in warnings(estimate):
+        console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
+
+
+def _heading(estimate: Estimate, console: Console) -> None:
+    work, profile = estimate.work, estimate.machine.profile
+    parts = [f"context {_range(work.context)}", f"depth {_range(work.depth)}", f"batch {_range(work.batch)}"]
+    parts.append(f"window {_range(work.window)} + sink {_range(work.sink)}")
+    if work.tp > 1:
+        parts.append(f"tp {work.tp}")
+    title = f"{estimate.model.name} on {estimate.machine.gpu.name}, {estimate.engine.name} {estimate.engine.version}"
+    console.print(Text(title, style="bold"))
+    console.print(Text(f"{', '.join(parts)}; kernels: {profile.status}", style="dim"))
+
+
+def _range(array: np.ndarray) -> str:
+    if array.size == 1:
+        return tokens(array.item())
+    return f"{tokens(float(array.min()))}..{tokens(float(array.max()))} ({array.size})"
+
+
+# --- one point -------------------------------------------------------------------------------------------------
+
+
+def _point_table(estimate: Estimate) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    names: list[str] = ["base", *estimate.policies]
+    for name in names:
+        table.add_column(name, justify="right")
+    costs = [estimate.base, *(result.cost for result in estimate.policies.values())]
+    for term in TERMS:
+        table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
+    table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
+    table.add_row("  90 % interval", *(_interval(cost) for cost in costs), style="dim")
+    _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate)
+    _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
+    _add(table, estimate, "speedup (at most)", times(1.0), _speedup)
+    _add(table, estimate, "break-even AL", "", _break_even)
+    table.add_row("memory per GPU", *_memory_cells(estimate, names))
+    return table
+
+
+def _add(table: Table, estimate: Estimate, label: str, base: str, cell: Callable[[PolicyResult], str]) -> None:
+    table.add_row(label, base, *(cell(result) for result in estimate.policies.values()))
+
+
+def _blank_zero(seconds: float) -> str:
+    return milliseconds(seconds) if seconds else "-"
+
+
+def _interval(cost: StepCost) -> str:
+    return f"{milliseconds(float(cost.low_s))}..{milliseconds(float(cost.high_s))}"
+
+
+def _rate(result: PolicyResult) -> str:
+    return "-" if result.tokens_per_s is None else rate(float(result.tokens_per_s))
+
+
+def _speedup(result: PolicyResult) -> str:
+    most = times(float(result.max_speedup))
+    return f"({most})" if result.speedup is None else f"{times(float(result.speedup))} ({most})"
+
+
+def _break_even(result: PolicyResult) -> str:
+    mark = " unwinnable" if result.unwinnable else ""
+    return f"{float(result.break_even_accept_length):.2f}{mark}"
+
+
+def _memory_cells(estimate: Estimate, names: Iterable[str]) -> list[str]:
+    memories = [estimate.memory[name] for name in names]
+    return [gigabytes(float(m.total_bytes)) + ("" if m.fits else " no fit") for m in memories]
+
+
+# --- a sweep ---------------------------------------------------------------------------------------------------
+
+
+def _print_sweep(estimate: Estimate, console: Console) -> None:
+    """The points in order, thinned to a dozen; ``--json`` has them all."""
+    work = estimate.work
+    count = int(np.prod(work.shape))
+    chosen = (
+        np.unique(np.linspace(0, count - 1, SWEEP_ROWS).round().astype(int)) if count > SWEEP_ROWS else range(count)
+    )
+    flat = {name: np.broadcast_to(getattr(work, name), work.shape).ravel() for name in ("context", "depth", "batch")}
+    flat["window"] = np.broadcast_to(work.window, work.shape).ravel()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = [name for name in ("context", "depth", "window", "batch") if getattr(work, name).size > 1]
+    for name in (*columns, "base ms", *estimate.policies):
+        table.add_column(name, justify="right")
+    cells = {policy: _sweep_cells(estimate, policy) for policy in estimate.policies}
+    base = np.broadcast_to(estimate.base.step_s, work.shape).ravel()
+    for i in chosen:
+        row = [tokens(float(flat[name][i])) for name in columns] + [milliseconds(float(base[i]))]
+        table.add_row(*row, *(cells[policy](int(i)) for policy in estimate.policies))
+    console.print(table)
+    shown = "speedup" if estimate.accept_length is not None else "break-even accept length"
+    console.print(
+        Text(f"Cells: step ms and {shown}. {len(list(chosen))} of {count} points; --json has all.", style="dim")
+    )
+
+
+def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
+    result, shape = estimate.policies[policy], estimate.work.shape
+    step = np.broadcast_to(result.cost.step_s, shape).ravel()
+    gain = result.break_even_accept_length if result.speedup is None else result.speedup
+    gains = np.broadcast_to(gain, np.broadcast_shapes(shape, gain.shape)).ravel()
+    suffix = "" if result.speedup is None else "x"
+    return lambda i: f"{milliseconds(float(step[i]))}  {gains[i]:.2f}{suffix}"
+
+
+# --- the operations --------------------------------------------------------------------------------------------
+
+
+def print_explanation(estimate: Estimate, console: Console) -> None:
+    """The operations of the base step and of each policy's step, longest first, with the roof that binds."""
+    for name, step in estimate.all_steps.items():
+        console.print(Text(f"\n{name}: {milliseconds(float(step.seconds))} ms", style="bold"))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("term", "operation", "runs", "ms", "GB", "GFLOP", "roof"):
+            table.add_column(column, justify="left" if column in ("term", "operation", "roof") else "right")
+        entries = sorted(_summed(step.entries), key=lambda e: -e[1])
+        for entry, seconds, moved, flops, runs in entries[:EXPLAIN_ROWS]:
+            table.add_row(
+                entry.term,
+                entry.operation.name,
+                f"{runs:.0f}",
+                milliseconds(seconds),
+                f"{moved / 1e9:.3f}",
+                f"{flops / 1e9:.1f}",
+                estimate.machine.binding_roof(entry.operation),
+            )
+        rest = entries[EXPLAIN_ROWS:]
+        if rest:
+            table.add_row("", f"{len(rest)} more", "", milliseconds(sum(e[1] for e in rest)), "", "", "")
+        if float(step.host.seconds):
+            table.add_row("host", "host and seams", "", milliseconds(float(step.host.seconds)), "", "", "")
+        console.print(table)
+
+
+def _summed(entries: Iterable[Entry]) -> list[tuple[Entry, float, float, float, float]]:
+    """Operations of one name and term together: (an example, seconds, bytes, FLOPs, executions)."""
+    found: dict[tuple[str, str], tuple[Entry, float, float, float, float]] = {}
+    for entry in entries:
+        operation, repeats = entry.operation, float(entry.operation.repeats)
+        key = (entry.term, operation.name)
+        example, seconds, moved, flops, runs = found.get(key, (entry, 0.0, 0.0, 0.0, 0.0))
+        found[key] = (
+            example,
+            seconds + float(entry.timing.seconds),
+            moved + float(operation.bytes) * repeats,
+            flops + float(operation.flops) * repeats,
+            runs + repeats,
+        )
+    return [value for value in found.values() if value[1] > 0]
