@@ -14,7 +14,7 @@ CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench drift clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -31,7 +31,10 @@ lint: $(DEV) ## check style, format and types
 	$(BIN)/mypy wmtp_sim
 
 bench: $(DEV) ## run the benchmarks
-	$(BIN)/python -m pytest --benchmark-enable --benchmark-only tests/bench $(ARGS)
+	$(BIN)/python -m pytest -s --benchmark-enable --benchmark-only tests/bench $(ARGS)
+
+drift: $(DEV) ## rewrite the committed grid of estimates after a deliberate change of the model
+	$(BIN)/python -m tests.drift.grid
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -8,6 +8,7 @@ import numpy as np
 
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe
+from wmtp_sim.units import about_tokens
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def _fit(estimate: Estimate) -> list[Warning]:
         worst = float(np.max(memory.total_bytes)) / 1e9
         text = (
             f"{what} needs {worst:.1f} GB per GPU of {memory.budget_bytes / 1e9:.1f} GB usable; "
-            f"largest context that fits: {_tokens(float(np.min(memory.max_context)))}"
+            f"largest context that fits: {about_tokens(float(np.min(memory.max_context)))}"
         )
         found.append(Warning(f"does-not-fit-{name}", text))
     return found
@@ -60,7 +61,7 @@ def _context(estimate: Estimate) -> list[Warning]:
         text = f"the config's limit is {limit:,} tokens; the model encodes no positions, so it runs beyond untested"
         return [Warning("beyond-config-limit", text)]
     text = (
-        f"the model's limit is {limit:,} tokens: {_tokens(longest)} needs YaRN x{np.ceil(longest / limit):.0f} in the "
+        f"the model's limit is {limit:,} tokens: {about_tokens(longest)} needs YaRN x{np.ceil(longest / limit):.0f} in the "
         "config file itself (a command-line override does not reach the draft head, whose acceptance then falls to 0)"
     )
     return [Warning("beyond-model-limit", text)]
@@ -134,12 +135,3 @@ def _pricing(estimate: Estimate) -> list[Warning]:
         text = "experts of verified rows are taken as independent, the upper estimate; measured --overlap: 0.2 to 0.5"
         found.append(Warning("expert-union-upper", text))
     return found
-
-
-def _tokens(count: float) -> str:
-    """A context as people write it."""
-    if not np.isfinite(count):
-        return "any"
-    if count >= 2**20:
-        return f"{count / 2**20:.2f}M"
-    return f"{count / 1024:.0f}K" if count >= 1024 else f"{count:.0f}"

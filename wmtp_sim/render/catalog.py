@@ -12,8 +12,8 @@ from rich.text import Text
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
-from wmtp_sim.render.units import gigabytes, tokens
 from wmtp_sim.spec.model import Block, Mixer, Model
+from wmtp_sim.units import gigabytes, tokens
 from wmtp_sim.work.cache import (
     kv_bytes_per_token,
     kv_token_bytes,

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.warnings import warnings
-from wmtp_sim.render.units import gigabytes, milliseconds, percent, rate, times, tokens
 from wmtp_sim.render.verdict import verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
+from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
 
 #: Rows of a sweep that a person can take in.
 SWEEP_ROWS = 12
@@ -68,7 +69,9 @@ def _point_table(estimate: Estimate) -> Table:
     _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
     _add(table, estimate, "speedup (at most)", times(1.0), _speedup)
     _add(table, estimate, "break-even AL", "", _break_even)
-    table.add_row("memory per GPU", *_memory_cells(estimate, names))
+    memories = [estimate.memory[name] for name in names]
+    table.add_row("memory per GPU", *map(_used, memories))
+    table.add_row("largest context / batch", *map(_room, memories))
     return table
 
 
@@ -98,9 +101,13 @@ def _break_even(result: PolicyResult) -> str:
     return f"{float(result.break_even_accept_length):.2f}{mark}"
 
 
-def _memory_cells(estimate: Estimate, names: Iterable[str]) -> list[str]:
-    memories = [estimate.memory[name] for name in names]
-    return [gigabytes(float(m.total_bytes)) + ("" if m.fits else " no fit") for m in memories]
+def _used(memory: Memory) -> str:
+    return gigabytes(float(memory.total_bytes)) + ("" if memory.fits else " no fit")
+
+
+def _room(memory: Memory) -> str:
+    """The largest context at this batch, and the largest batch at this context."""
+    return f"{about_tokens(float(memory.max_context))} / {tokens(float(memory.max_batch))}"
 
 
 # --- a sweep ---------------------------------------------------------------------------------------------------

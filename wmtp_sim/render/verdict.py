@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wmtp_sim.decide.estimate import Estimate, PolicyResult
-from wmtp_sim.render.units import gigabytes, milliseconds, times, tokens
 from wmtp_sim.step.compose import POLICIES, Policy, Step
+from wmtp_sim.units import about_tokens, gigabytes, milliseconds, times
 
 
 def verdict(estimate: Estimate) -> list[str]:
@@ -25,7 +25,7 @@ def verdict(estimate: Estimate) -> list[str]:
 
 def _short(estimate: Estimate, name: str) -> str:
     memory = estimate.memory[name]
-    longest = tokens(float(memory.max_context)) if memory.max_context > 0 else "none"
+    longest = about_tokens(float(memory.max_context)) if memory.max_context > 0 else "none"
     needed, usable = gigabytes(float(memory.total_bytes)), gigabytes(memory.budget_bytes)
     return f"{needed} needed per GPU, {usable} usable, largest context {longest}"
 

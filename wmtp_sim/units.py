@@ -16,6 +16,15 @@ def tokens(count: float) -> str:
     return f"{whole:,}"
 
 
+def about_tokens(count: float) -> str:
+    """A computed context in round figures: 2.13M, 318K."""
+    if not math.isfinite(count):
+        return "any"
+    if count >= 2**20:
+        return f"{count / 2**20:.2f}M"
+    return f"{count / 2**10:.0f}K" if count >= 2**10 else f"{count:.0f}"
+
+
 def milliseconds(seconds: float) -> str:
     """Milliseconds with a useful number of digits."""
     ms = seconds * 1e3
