@@ -14,7 +14,7 @@ CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench drift clean
+.PHONY: help demo test lint bench drift docs clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ bench: $(DEV) ## run the benchmarks
 
 drift: $(DEV) ## rewrite the committed grid of estimates after a deliberate change of the model
 	$(BIN)/python -m tests.drift.grid
+
+docs: $(DEV) ## rewrite the outputs that README.md and docs/ show
+	$(BIN)/python -m tests.refresh_docs
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -55,8 +55,11 @@ SHIPPED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 
 
 def stored(formats: GroupFormats) -> dict[str, str]:
-    """The groups that are not bf16."""
-    return {group: fmt for group, fmt in formats.model_dump().items() if fmt != "bf16"}
+    """The groups that are not bf16. An output projection stored as the rest of its attention goes without saying."""
+    found = {group: fmt for group, fmt in formats.model_dump().items() if fmt != "bf16"}
+    if formats.attention_out == formats.attention:
+        found.pop("attention_out", None)
+    return found
 
 
 def llama(section: Any = None, layers: int = 4, **extra: Any) -> Precision:
@@ -286,7 +289,7 @@ def test_nemotrons_module_names() -> None:
     name = "nemotron-3-super-120b-a12b"
     document = read_json_object(models.catalog_folder() / f"{name}.json")
     precision = import_config(document | {"hf_quant_config": {"quantization": quantization}}, name).precision
-    assert stored(precision.target) == {"expert": "nvfp4", "shared_expert": "nvfp4"}
+    assert stored(precision.target) == {"attention_out": "nvfp4", "expert": "nvfp4", "shared_expert": "nvfp4"}
     assert stored(precision.head) == {}
 
 
@@ -323,7 +326,7 @@ def test_mixed_precision_with_its_list() -> None:
         "model.layers.*.self_attn",
         "model.layers.*.self_attn.*",
         "re:.*self_attn.*",
-        r"re:model\.layers\.\d+\.self_attn\.(q|k|v)_proj",
+        r"re:model\.layers\.\d+\.self_attn\.(q|k|v|o)_proj",
         r"re:^model\.layers\.[0-9]+\.self_attn.*$",
         "re:.*layers.*self_attn",
     ],
@@ -332,7 +335,13 @@ def test_spellings_of_one_exception(entry: str) -> None:
     assert stored(llama(fp8(entry)).target) == {"mlp": "fp8"}
 
 
-@pytest.mark.parametrize("entry", ["gate", "attn", "model.layers.1", "mtp*", "self_attn*", "re:self_attn", "*.o_proj"])
+@pytest.mark.parametrize("entry", ["*.o_proj", "o_proj", r"re:.*self_attn\.o_proj$"])
+def test_the_output_projection_is_a_group_of_its_own(entry: str) -> None:
+    formats = llama(fp8(entry)).target
+    assert (formats.attention, formats.attention_out, formats.mlp) == ("fp8", "bf16", "fp8")
+
+
+@pytest.mark.parametrize("entry", ["gate", "attn", "model.layers.1", "mtp*", "self_attn*", "re:self_attn"])
 def test_exceptions_that_are_none_of_the_groups(entry: str) -> None:
     assert stored(llama(fp8(entry)).target) == {"attention": "fp8", "mlp": "fp8"}
 

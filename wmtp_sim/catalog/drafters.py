@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wmtp_sim.catalog.fields import Fields, read_json_object
+from pydantic import ValidationError
+
+from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object
 from wmtp_sim.catalog.models import load_model
+from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.drafter import Drafter, eagle_drafter, model_drafter, mtp_drafter
 from wmtp_sim.spec.model import Attention, Mlp, Model
@@ -40,7 +43,7 @@ def load_drafter(reference: str, target: Model) -> Drafter | None:
         fields = Fields(read_json_object(path), path.name)
         if "draft_vocab_size" in fields:
             return eagle_from_config(fields, target)
-    draft = load_model(reference)
+    draft = load_model(reference, "--drafter")
     if draft.vocab != target.vocab:
         problem = f"{draft.name} has {draft.vocab:,} tokens, {target.name} {target.vocab:,}"
         raise InputError("--drafter", problem, "a draft model must share the target's vocabulary")
@@ -48,9 +51,9 @@ def load_drafter(reference: str, target: Model) -> Drafter | None:
 
 
 def _config_path(reference: str) -> Path | None:
-    path = Path(reference)
-    path = path / "config.json" if path.is_dir() else path
-    return path if path.is_file() else None
+    path = Path(reference or "no name")
+    path = path / "config.json" if path_kind(path) == "folder" else path
+    return path if path_kind(path) == "file" else None
 
 
 def eagle_from_config(fields: Fields, target: Model) -> Drafter:
@@ -63,10 +66,12 @@ def eagle_from_config(fields: Fields, target: Model) -> Drafter:
     if fields.size("num_hidden_layers") != 1:
         raise fields.error("num_hidden_layers", "only one-layer EAGLE heads are known", "expected 1")
     head_dim = fields.size("head_dim", default=hidden // heads)
-    attention = Attention(
-        q_heads=heads, kv_heads=fields.size("num_key_value_heads"), head_dim=head_dim, v_head_dim=head_dim
-    )
-    inner, vocab = fields.size("intermediate_size"), fields.size("draft_vocab_size")
+    kv_heads, inner = fields.size("num_key_value_heads"), fields.size("intermediate_size")
+    vocab = fields.size("draft_vocab_size")
+    try:
+        attention = Attention(q_heads=heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim)
+    except ValidationError as error:
+        raise complaint(error, f"{fields.where}: num_attention_heads") from None
     return eagle_drafter(target, attention, inner, vocab, name=f"EAGLE-3 head of {target.name}")
 
 

@@ -24,14 +24,19 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
 
 
-@cache
 def load_engine(reference: str) -> Engine:
     """An engine from a shipped name or a TOML file. Raises `InputError` with close names for an unknown one."""
     name = reference.lower()
     if name in engine_names():
-        return read_spec(_folder() / f"{name}.toml", Engine, SCHEMA)
+        return _shipped(name)
     if reference.endswith(".toml"):
         return read_spec(Path(reference), Engine, SCHEMA)
     close = difflib.get_close_matches(name, engine_names(), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError("--engine", f"unknown engine {reference[:60]!r}", f"{hint}one of {', '.join(engine_names())}")
+    known = f"{hint}one of {', '.join(engine_names())}, or an engine file that ends in .toml"
+    raise InputError("--engine", f"unknown engine {reference[:60]!r}", known)
+
+
+@cache
+def _shipped(name: str) -> Engine:
+    return read_spec(_folder() / f"{name}.toml", Engine, SCHEMA)

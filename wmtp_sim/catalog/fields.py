@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wmtp_sim.errors import InputError
 
@@ -21,18 +22,36 @@ MAX_SIZE = 2**31
 _MISSING: Any = object()
 
 
-def read_text(path: Path) -> str:
-    """A text file of at most 16 MiB. Raises `InputError` when it is missing, a folder, too large or not UTF-8."""
+def path_kind(path: Path) -> Literal["file", "folder", "nothing"]:
+    """What lies at a path that a person typed. Pipes, devices and what may not be looked at count as files: reading
+    them says what is wrong."""
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(str(path), f"the file has {size:,} bytes", f"at most {MAX_FILE_BYTES:,} are read")
+        return "folder" if stat.S_ISDIR(path.stat().st_mode) else "file"
+    except PermissionError:
+        return "file"
+    except (OSError, ValueError):  # no such path; a name that is too long, or holds a NUL
+        return "nothing"
+
+
+def read_text(path: Path) -> str:
+    """A text file of at most 16 MiB. Raises `InputError` when it is missing, no regular file, too large or not UTF-8.
+
+    Only regular files are opened: a pipe may never answer, and a device never end.
+    """
+    if "\0" in str(path):
+        raise InputError(repr(str(path))[:120], "is no file name", "a path holds no NUL")
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(str(path), "cannot be read (a folder, pipe or device)", "give a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise InputError(str(path), f"has {status.st_size:,} bytes", f"at most {MAX_FILE_BYTES:,} are read")
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "give a readable file") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(str(path), "the file is larger than 16 MiB", "give the model's own config.json")
+    if len(raw) > MAX_FILE_BYTES:  # it grew, or its file system does not say its size
+        raise InputError(str(path), "the file is larger than 16 MiB", "is this the right file?")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -141,5 +160,8 @@ class Fields:
 
 def _shown(value: Any) -> str:
     """A value as quoted in an error: short, whatever was in the file."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        return "a huge number"
     return text if len(text) <= 60 else text[:57] + "..."

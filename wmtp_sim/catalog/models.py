@@ -12,13 +12,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from wmtp_sim.catalog.families import FAMILIES
-from wmtp_sim.catalog.fields import Fields, read_json_object
+from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object
 from wmtp_sim.catalog.quantization import read_precision
+from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Model
 
 #: Objects that wrap a text model's fields in multimodal configs.
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
+
+
+#: Which fields to look at when the sizes of a part contradict each other.
+_IMPOSSIBLE = {
+    "Attention": "num_attention_heads must be a multiple of num_key_value_heads",
+    "Moe": "num_experts_per_tok must not exceed the number of experts",
+}
 
 
 def catalog_folder() -> Path:
@@ -32,22 +40,26 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in catalog_folder().glob("*.json")))
 
 
-def load_model(reference: str) -> Model:
+def load_model(reference: str, field: str = "MODEL") -> Model:
     """A model from a catalogue name, a ``config.json`` path, or a folder that holds one.
 
-    Raises `InputError` for an unknown name (close names are suggested) and for whatever the importer does not know.
+    Raises `InputError` (by ``field``, what the reference was given for) for an unknown name, with close names, and for
+    whatever the importer does not know.
     """
     path = Path(reference)
-    if reference.lower() in model_names() and not path.exists():
-        return _shipped(reference.lower())
-    if path.is_dir():
+    kind = path_kind(path) if reference.strip() else "nothing"
+    if kind == "folder":
         path = path / "config.json"
-        if not path.is_file():
-            raise InputError("MODEL", f"the folder {reference!r} holds no config.json", "name the file itself")
-    elif not path.is_file():
-        raise InputError("MODEL", f"no catalogue model or file is called {reference[:120]!r}", _suggestion(reference))
-    name = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
-    return import_config(read_json_object(path), name, where=path.name)
+        inside = path_kind(path)
+    if reference.lower() in model_names() and (kind == "nothing" or (kind == "folder" and inside != "file")):
+        return _shipped(reference.lower())
+    if kind == "folder" and inside != "file":
+        raise InputError(field, f"the folder {reference[:120]!r} holds no config.json", "name the file itself")
+    if kind == "nothing":
+        raise InputError(field, f"no catalogue model or file is called {reference[:120]!r}", _suggestion(reference))
+    name = path.absolute().parent.name if path.name == "config.json" else path.stem
+    name = name.encode("utf-8", "replace").decode()  # a file name may be no text
+    return import_config(read_json_object(path), name or "config", where=path.name)
 
 
 @cache
@@ -102,9 +114,8 @@ def import_config(document: Mapping[str, Any], name: str, where: str = "config.j
             precision=read_precision(text, root, architecture),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        spot = ".".join(str(part) for part in first["loc"]) or "config"
-        raise InputError(f"{where}: {spot}", first["msg"], "is this a config of that model family?") from None
+        hint = _IMPOSSIBLE.get(error.title, "is this a config of that model family?")
+        raise complaint(error, f"{where}: {error.title}", hint) from None
 
 
 def _family(text: Fields, root: Fields) -> str:

@@ -45,6 +45,11 @@ _ATTENTION_TAILS = {
     "mla": ("self_attn.q_b_proj", "self_attn.q_proj", "attention.q_b_proj"),
     "compressed": ("attn.wq_b", "self_attn.q_b_proj"),
 }
+_OUT_TAILS = {
+    "attention": ("self_attn.o_proj", "mixer.o_proj", "attention.dense"),
+    "mla": ("self_attn.o_proj", "attention.dense"),
+    "compressed": ("attn.wo_b", "self_attn.o_b_proj"),
+}
 _LINEAR_TAILS = {
     "gdn": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"),
     "kda": ("self_attn.q_proj",),
@@ -73,6 +78,7 @@ class Modules:
         kinds = dict.fromkeys(mixer.kind for block in (*self.blocks, *head) for mixer in block.mixers)
         self.tails = dict(_TAILS)
         self.tails["attention"] = tuple(tail for kind in kinds for tail in _ATTENTION_TAILS.get(kind, ()))
+        self.tails["attention_out"] = tuple(tail for kind in kinds for tail in _OUT_TAILS.get(kind, ()))
         self.tails["linear_mixer"] = tuple(tail for kind in kinds for tail in _LINEAR_TAILS.get(kind, ()))
 
     def size(self, group: WeightGroup) -> int:
@@ -106,7 +112,9 @@ class Modules:
 
 def groups_of(block: Block) -> set[WeightGroup]:
     """The weight groups of one layer."""
-    found: set[WeightGroup] = {"linear_mixer" if m.kind in _LINEAR_TAILS else "attention" for m in block.mixers}
+    found: set[WeightGroup] = set()
+    for mixer in block.mixers:
+        found.update(("linear_mixer",) if mixer.kind in _LINEAR_TAILS else ("attention", "attention_out"))
     for channel in block.channels:
         found.update(("mlp",) if channel.kind == "mlp" else ("expert", "router"))
         if channel.kind == "moe" and channel.shared_inner:

@@ -135,7 +135,7 @@ def _fp8(section: Fields, text: Fields, modules: Modules) -> _Scheme:
     if expert == "fp4":
         formats["expert"] = "mxfp4-a8"
         note = "Experts are fp4 with a ue8m0 scale per 32, multiplied in fp8; the head's are taken to be stored alike."
-    return _Scheme(formats, NameList(section, "modules_to_not_convert"), note)
+    return _Scheme(formats, NameList(section, "modules_to_not_convert", "ignored_layers"), note)
 
 
 def _mxfp4(section: Fields, text: Fields, modules: Modules) -> _Scheme:

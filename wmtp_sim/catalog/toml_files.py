@@ -16,10 +16,13 @@ SpecType = TypeVar("SpecType", bound=BaseModel)
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML document. Raises `InputError` with the position of the first mistake."""
+    text = read_text(path)
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(str(path), f"not valid TOML: {error}", "see the shipped files for the format") from None
+    except (RecursionError, ValueError):
+        raise InputError(str(path), "nested too deeply or a number too long", "is this the right file?") from None
 
 
 def read_spec(path: Path, spec: type[SpecType], schema: str) -> SpecType:
@@ -36,7 +39,19 @@ def validated(document: dict[str, Any], spec: type[SpecType], where: str) -> Spe
     try:
         return spec.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        spot = ".".join(str(part) for part in first["loc"])
-        shown = repr(first.get("input"))[:60]
-        raise InputError(f"{where}: {spot}", f"{first['msg']} (got {shown})") from None
+        raise complaint(error, where) from None
+
+
+def complaint(error: ValidationError, where: str, hint: str = "") -> InputError:
+    """Pydantic's first complaint as an `InputError` that names the document, the field and its value."""
+    first = error.errors()[0]
+    spot = ".".join(str(part)[:60] for part in first["loc"])
+    field = f"{where}: {spot}" if spot else where
+    if first["type"] == "extra_forbidden":
+        return InputError(field, "is not a known field", hint or "remove it, or check its name")
+    if first["type"] == "missing":
+        return InputError(field, "is missing", hint)
+    message = first["msg"].removeprefix("Value error, ")
+    value = first.get("input")
+    shown = "" if isinstance(value, BaseModel | dict) else f" (got {repr(value)[:60]})"
+    return InputError(field, f"{message[:200]}{shown}", hint)

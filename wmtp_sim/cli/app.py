@@ -11,7 +11,6 @@ from wmtp_sim import __version__
 app = typer.Typer(
     name="wmtp",
     help="What a speculative decoding step costs, and what it gains, before it is deployed.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -26,13 +25,16 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Version, and exit.")] = (
         False
     ),
 ) -> None:
-    """Options before the command."""
+    """Options before the command; without a command, the help."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)  # rich prints it and returns nothing
 
 
 @app.command()
@@ -42,7 +44,7 @@ def estimate(
     context: Annotated[str, typer.Option(help="Committed tokens: 1M, 128K, 4K,32K or 4K:1M (doubling).")],
     depth: Annotated[str, typer.Option(help="Tokens drafted per step: 6 or 0:12. 0 is no speculation.")] = "3",
     window: Annotated[str, typer.Option(help="Recent tokens that a windowed draft attends.")] = "4032",
-    sink: Annotated[int, typer.Option(help="First tokens that a windowed draft attends.")] = 64,
+    sink: Annotated[str, typer.Option(help="First tokens that a windowed draft attends.")] = "64",
     batch: Annotated[str, typer.Option(help="Sequences decoded together: 8 or 1:64 (doubling).")] = "1",
     accept_length: Annotated[
         float | None,
@@ -79,23 +81,24 @@ def estimate(
     overlap: Annotated[
         float, typer.Option(help="Experts shared by consecutive rows, 0 to 1.", rich_help_panel="Deployment")
     ] = 0.0,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel="Deployment")] = 1,
+    tp: Annotated[str, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel="Deployment")] = "1",
     explain: Annotated[bool, typer.Option("--explain", help="Operations by time, and the roof that binds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Cost of a speculative step, and what acceptance makes of it."""
     from wmtp_sim.api import estimate as estimate_deployment
-    from wmtp_sim.cli.ranges import counting, doubling, rates
+    from wmtp_sim.cli.ranges import counting, doubling, gridded, rates, whole
     from wmtp_sim.errors import InputError
-    from wmtp_sim.spec.workload import ranged
 
     if acceptance_source not in ("given", "measured", "published", "assumed"):
         raise InputError("--acceptance-source", f"{acceptance_source[:40]!r}", "given, measured, published or assumed")
-    contexts, depths, windows, batches = ranged(
-        doubling(context, "--context"),
-        counting(depth, "--depth"),
-        doubling(window, "--window"),
-        doubling(batch, "--batch"),
+    contexts, depths, windows, batches = gridded(
+        {
+            "--context": doubling(context, "--context"),
+            "--depth": counting(depth, "--depth"),
+            "--window": doubling(window, "--window"),
+            "--batch": doubling(batch, "--batch"),
+        }
     )
     answer = estimate_deployment(
         model,
@@ -103,7 +106,7 @@ def estimate(
         context=contexts,
         depth=depths,
         window=windows,
-        sink=sink,
+        sink=whole(sink, "--sink"),
         batch=batches,
         engine=engine,
         accept_length=accept_length,
@@ -118,7 +121,7 @@ def estimate(
         kv=kv,
         draft_kv=draft_kv,
         overlap=overlap,
-        tp=tp,
+        tp=whole(tp, "--tp"),
     )
     if explain and answer.work.shape != ():
         raise InputError("--explain", "explains one point, not a range", "give one context, depth, window and batch")
@@ -142,6 +145,7 @@ app.add_typer(models_app, name="models")
 def models(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List the shipped models: parameters, KV bytes per token, draft head."""
     if context.invoked_subcommand is not None:
+        context.obj = as_json  # `wmtp models --json show NAME` means what it says
         return
     from wmtp_sim.render.catalog import model_documents, print_models
 
@@ -153,14 +157,16 @@ def models(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 @models_app.command("show")
 def models_show(
-    name: Annotated[str, typer.Argument(help="Catalogue name, config.json, or its folder.")], as_json: JsonFlag = False
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Catalogue name, config.json, or its folder.")],
+    as_json: JsonFlag = False,
 ) -> None:
     """One model: parameter totals, layers, KV, state, draft head, precision."""
     from wmtp_sim.catalog.models import load_model
     from wmtp_sim.render.catalog import model_document, print_model
 
     model = load_model(name)
-    if as_json:
+    if as_json or context.obj:
         _print_json(model_document(model))
         return
     print_model(model, _console())
@@ -195,8 +201,6 @@ def _print_json(document: dict[str, Any]) -> None:
 
 
 def _console() -> Any:
-    """A console that never wraps numbers: tables keep their width when piped."""
-    from rich.console import Console
+    from wmtp_sim.render.console import stdout_console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=140)
+    return stdout_console()

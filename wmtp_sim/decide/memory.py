@@ -113,8 +113,8 @@ def _kv_shard(blocks: tuple[Block, ...], tp: int) -> float:
     return max(shards, default=1.0)
 
 
-def blocks_weight_bytes(blocks: tuple[Block, ...], hidden: int, formats: GroupFormats) -> float:
-    """Bytes of all layers' weights, every expert included."""
+def blocks_weight_bytes(blocks: tuple[Block, ...], hidden: int, formats: GroupFormats, tp: int) -> float:
+    """Bytes of all layers' weights on one rank, every expert included. What is not a matrix is replicated."""
     total = 0.0
     for block in blocks:
         small = block.norms * hidden + block.extra_params
@@ -122,7 +122,8 @@ def blocks_weight_bytes(blocks: tuple[Block, ...], hidden: int, formats: GroupFo
             weights = weights_of(part, hidden)
             small += weights.small + weights.tables
             matrices = (*weights.matrices, *weights.experts)
-            total += block.count * sum(m.params * formats.of(m.group).bytes_per_weight for m in matrices)
+            widths = (m.params * m.rank_share(tp) * formats.of(m.group).bytes_per_weight for m in matrices)
+            total += block.count * sum(widths)
         total += block.count * small * formats.of("small").bytes_per_weight
     return total
 
@@ -134,7 +135,7 @@ def target_weight_bytes(model: Model, tp: int = 1) -> float:
     if not model.tied_embeddings:
         vocabulary += model.vocab * model.hidden * formats.of("lm_head").bytes_per_weight
     rest = (model.final_norms * model.hidden + model.extra_params) * formats.of("small").bytes_per_weight
-    return (vocabulary + blocks_weight_bytes(model.blocks, model.hidden, formats) + rest) / tp
+    return vocabulary / tp + blocks_weight_bytes(model.blocks, model.hidden, formats, tp) + rest
 
 
 def drafter_weight_bytes(drafter: Drafter, tp: int = 1) -> float:
@@ -142,8 +143,8 @@ def drafter_weight_bytes(drafter: Drafter, tp: int = 1) -> float:
     formats, hidden = drafter.formats, drafter.hidden
     joined = sum(p.k * p.n for p in drafter.projections)
     small = (joined + drafter.norms * hidden + drafter.extra_params) * formats.of("small").bytes_per_weight
-    layers = blocks_weight_bytes(drafter.blocks, hidden, formats)
+    layers = blocks_weight_bytes(drafter.blocks, hidden, formats, tp)
     vocabulary = 0.0 if drafter.shares_vocabulary else drafter.vocab * hidden * formats.of("lm_head").bytes_per_weight
     if drafter.kind == "model":
         vocabulary += drafter.vocab * hidden * formats.of("embedding").bytes_per_weight
-    return drafter.resident_copies * (layers + small + vocabulary) / tp
+    return drafter.resident_copies * (layers + small + vocabulary / tp)

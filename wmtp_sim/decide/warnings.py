@@ -61,8 +61,8 @@ def _context(estimate: Estimate) -> list[Warning]:
         text = f"the config's limit is {limit:,} tokens; the model encodes no positions, so it runs beyond untested"
         return [Warning("beyond-config-limit", text)]
     text = (
-        f"the model's limit is {limit:,} tokens: {about_tokens(longest)} needs YaRN x{np.ceil(longest / limit):.0f} in the "
-        "config file itself (a command-line override does not reach the draft head, whose acceptance then falls to 0)"
+        f"the model's limit is {limit:,} tokens: {about_tokens(longest)} needs YaRN x{np.ceil(longest / limit):.0f} in "
+        "config.json itself (a command-line override does not reach the draft head, whose acceptance falls to 0)"
     )
     return [Warning("beyond-model-limit", text)]
 

@@ -46,8 +46,8 @@ class Machine:
             operation.bytes / self._peak_bandwidth(operation), operation.flops / self._peak_rate(operation)
         )
         legs = self._legs(operation, kernel)
-        busy = np.maximum(np.maximum(legs["memory"], legs["few CTAs"]), legs["math"])
-        once = busy + legs["latency"] + legs["turns"]
+        busy = np.maximum(np.maximum(legs["memory"], legs["few CTAs"]), np.maximum(legs["math"], legs["turns"]))
+        once = busy + legs["latency"]
         total_bound = bound * operation.repeats
         seconds = once * operation.repeats
         return Timing(

@@ -13,7 +13,7 @@ Efficiency = Annotated[float, Field(gt=0, le=1)]
 
 
 class KernelModel(Spec):
-    """Seconds of one kernel class: ``launches x floor + max(bytes / bandwidth, FLOPs / rate)``.
+    """Seconds of one kernel class: launches x floor + the longest of its legs (bytes, FLOPs, one block, turns).
 
     Attributes:
         floor_s: latency of one launch inside a CUDA graph with nothing to move.

@@ -97,21 +97,22 @@ def model_documents() -> dict[str, Any]:
 
 
 def print_models(console: Console) -> None:
-    table = _table("model", "target B", "active B", "KV B/token", "state MB", "draft head", "draft KV", "limit")
+    rows = []
     for name in model_names():
         document = model_document(load_model(name))
         params, head = document["params"], document["draft_head"]
-        table.add_row(
-            name,
-            f"{params['target'] / 1e9:.1f}",
-            f"{params['active'] / 1e9:.1f}",
-            f"{document['kv_bytes_per_token']:,.0f}",
-            f"{document['state_bytes_per_sequence'] / 1e6:.1f}",
-            " + ".join(head["mixers"]) if head else "none",
-            f"{document['draft_kv_share']:.2%}" if head else "",
-            tokens(document["max_context"]),
-        )
-    console.print(table)
+        row = {
+            "model": name,
+            "target B": f"{params['target'] / 1e9:.1f}",
+            "active B": f"{params['active'] / 1e9:.1f}",
+            "KV B/token": f"{document['kv_bytes_per_token']:,.0f}",
+            "state MB": f"{document['state_bytes_per_sequence'] / 1e6:.1f}",
+            "draft head": " + ".join(head["mixers"]) if head else "none",
+            "draft KV": f"{document['draft_kv_share']:.2%}" if head else "",
+            "limit": tokens(document["max_context"]),
+        }
+        rows.append(row)
+    _print_rows(console, rows, left=("model",), spare=("draft head", "limit", "state MB", "active B"))
     console.print(Text("KV at bf16; draft KV is the head's share of the whole cache.", style="dim"))
 
 
@@ -126,7 +127,7 @@ def print_model(model: Model, console: Console) -> None:
         "layers": _sentence(document["layers"]["mixers"]) + "; " + _sentence(document["layers"]["channels"]),
         "context limit": tokens(model.max_context) + ("" if model.rope else " (no position encoding)"),
         "KV": f"{document['kv_bytes_per_token']:,.0f} B/token at bf16 over {document['kv_growing_layers']} layers",
-        "state": f"{gigabytes(document['state_bytes_per_sequence'])} per sequence",
+        "state": f"{gigabytes(state)} per sequence" if (state := document["state_bytes_per_sequence"]) else "none",
         "weights": ", ".join(f"{group} {name}" for group, name in formats.items() if name != "bf16") or "bf16",
     }
     if head:
@@ -160,22 +161,28 @@ def gpu_documents() -> dict[str, Any]:
 
 
 def print_gpus(console: Console) -> None:
-    table = _table("gpu", "name", "bf16 TFLOP/s", "fp8", "fp4", "memory", "TB/s", "SMs", "unverified")
+    rows = []
     for name in gpu_names():
         gpu = load_gpu(name)
         peaks = gpu.peak_dense_flops
-        table.add_row(
-            name,
-            gpu.name,
-            *(f"{peak / 1e12:.0f}" if peak else "-" for peak in (peaks.bf16, peaks.fp8, peaks.fp4)),
-            gigabytes(gpu.memory_bytes),
-            f"{gpu.hbm_bandwidth_bytes_per_s / 1e12:.2f}",
-            str(gpu.sm_count or "?"),
-            str(len(gpu.unverified) or ""),
-        )
-    table.columns[1].justify = "left"
-    console.print(table)
+        row = {
+            "gpu": name,
+            "name": gpu.name,
+            "bf16 TFLOP/s": _teraflops(peaks.bf16),
+            "fp8": _teraflops(peaks.fp8),
+            "fp4": _teraflops(peaks.fp4),
+            "memory": gigabytes(gpu.memory_bytes),
+            "TB/s": f"{gpu.hbm_bandwidth_bytes_per_s / 1e12:.2f}",
+            "SMs": str(gpu.sm_count or "?"),
+            "unverified": str(len(gpu.unverified) or ""),
+        }
+        rows.append(row)
+    _print_rows(console, rows, left=("gpu", "name"), spare=("name", "unverified", "SMs"))
     console.print(Text("Dense peaks, without structured sparsity. `wmtp gpus --json` has sources.", style="dim"))
+
+
+def _teraflops(peak: float | None) -> str:
+    return f"{peak / 1e12:.0f}" if peak else "-"
 
 
 def engine_documents() -> dict[str, Any]:
@@ -189,6 +196,24 @@ def print_engines(console: Console) -> None:
         table.add_row(name, engine.version, engine.title, ", ".join(engine.window_policies) or "none")
     table.columns[2].justify = "left"
     console.print(table)
+
+
+def _print_rows(console: Console, rows: list[dict[str, str]], left: tuple[str, ...], spare: tuple[str, ...]) -> None:
+    """A table of equal rows; where it is wider than the console, without ``spare`` columns, the first one first."""
+    widths = {heading: max(len(heading), *(len(row[heading]) for row in rows)) for heading in rows[0]}
+    dropped: list[str] = []
+    while spare[len(dropped) :] and sum(widths.values()) + 2 * (len(widths) - 1) > console.width:
+        dropped.append(spare[len(dropped)])
+        del widths[dropped[-1]]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in widths:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[heading] for heading in widths))
+    console.print(table)
+    if dropped:
+        text = f"Not shown at {console.width} columns: {', '.join(dropped)}; --json has all."
+        console.print(Text(text, style="dim"))
 
 
 def _table(*columns: str) -> Table:

@@ -59,7 +59,7 @@ def _point_table(estimate: Estimate) -> Table:
     table.add_column("")
     names: list[str] = ["base", *estimate.policies]
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     costs = [estimate.base, *(result.cost for result in estimate.policies.values())]
     for term in TERMS:
         table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
@@ -71,7 +71,7 @@ def _point_table(estimate: Estimate) -> Table:
     _add(table, estimate, "break-even AL", "", _break_even)
     memories = [estimate.memory[name] for name in names]
     table.add_row("memory per GPU", *map(_used, memories))
-    table.add_row("largest context / batch", *map(_room, memories))
+    table.add_row("max context / batch", *map(_room, memories))
     return table
 
 
@@ -102,7 +102,7 @@ def _break_even(result: PolicyResult) -> str:
 
 
 def _used(memory: Memory) -> str:
-    return gigabytes(float(memory.total_bytes)) + ("" if memory.fits else " no fit")
+    return gigabytes(float(memory.total_bytes)) + ("" if memory.fits else " over")
 
 
 def _room(memory: Memory) -> str:
@@ -125,7 +125,7 @@ def _print_sweep(estimate: Estimate, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = [name for name in ("context", "depth", "window", "batch") if getattr(work, name).size > 1]
     for name in (*columns, "base ms", *estimate.policies):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     cells = {policy: _sweep_cells(estimate, policy) for policy in estimate.policies}
     base = np.broadcast_to(estimate.base.step_s, work.shape).ravel()
     for i in chosen:

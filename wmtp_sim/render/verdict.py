@@ -14,13 +14,17 @@ def verdict(estimate: Estimate) -> list[str]:
     if not alone.fits:
         lines.append(f"Does not fit: {_short(estimate, 'base')}.")
     if not estimate.policies:
-        return [*lines, "Base step alone: nothing is drafted at depth 0."]
+        return [*lines, f"Base step alone: nothing is drafted{' at depth 0' if not estimate.work.depth else ''}."]
     if alone.fits and not estimate.memory["native"].fits:
         ring = "the ring does" if estimate.memory["ring"].fits else "nor does the ring"
         lines.append(f"The target fits, the drafter's full KV does not; {ring}: {_short(estimate, 'native')}.")
     lines.append(_pays(estimate))
-    reason = _reason(estimate)
-    return [*lines, reason] if reason else lines
+    lines.append(_reason(estimate))
+    losing = estimate.losing_depth("native")
+    if losing is not None:
+        rate = "at this acceptance" if estimate.acceptance else "even at full acceptance"
+        lines.append(f"Native drafting loses to no speculation from depth {losing} on, {rate}.")
+    return lines
 
 
 def _short(estimate: Estimate, name: str) -> str:
@@ -39,6 +43,8 @@ def _pays(estimate: Estimate) -> str:
     if _gain(estimate.policies[best]) - _gain(estimate.policies["native"]) < 0.005:
         best = "native"
     gain = _gain(estimate.policies[best])
+    if times(gain) == times(1.0):
+        return f"Speculation breaks even at depth {depth}: {times(gain)} with {_named(best)}."
     if gain < 1:
         floor = "no acceptance can pay" if estimate.policies[best].unwinnable else "a higher accept length would"
         return f"Speculation loses at depth {depth}: {times(gain)} at best ({best}); {floor}."

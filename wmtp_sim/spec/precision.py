@@ -14,9 +14,20 @@ from pydantic import Field
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.base import Spec
 
-#: Which matrices share a byte width. "small" is everything that is not a matrix: norms, biases, convolutions.
+#: Which matrices share a byte width. "attention_out" is the output projection, which some quantisers leave alone.
+#: "small" is everything that is not a matrix (norms, biases, convolutions), and matrices that nobody quantises: an MTP
+#: head's projection, DeepSeek-V4's compressors, the key and head weights of sparse indexers.
 WeightGroup = Literal[
-    "attention", "linear_mixer", "mlp", "expert", "shared_expert", "router", "embedding", "lm_head", "small"
+    "attention",
+    "attention_out",
+    "linear_mixer",
+    "mlp",
+    "expert",
+    "shared_expert",
+    "router",
+    "embedding",
+    "lm_head",
+    "small",
 ]
 #: The arithmetic a matrix product runs in when its weights are stored so.
 MathDtype = Literal["bf16", "fp8", "fp4"]
@@ -64,7 +75,14 @@ FORMATS = MappingProxyType(
 KV_BYTES = MappingProxyType({"bf16": 2.0, "fp8": 1.0})
 
 #: The groups that `--weights` rewrites: the target's linear layers. What released checkpoints leave alone stays.
-LINEAR_GROUPS: tuple[WeightGroup, ...] = ("attention", "linear_mixer", "mlp", "expert", "shared_expert")
+LINEAR_GROUPS: tuple[WeightGroup, ...] = (
+    "attention",
+    "attention_out",
+    "linear_mixer",
+    "mlp",
+    "expert",
+    "shared_expert",
+)
 
 GROUPS: tuple[WeightGroup, ...] = (*LINEAR_GROUPS, "router", "embedding", "lm_head", "small")
 
@@ -80,6 +98,7 @@ class GroupFormats(Spec):
     """A format name for every weight group; bf16 where a checkpoint says nothing."""
 
     attention: str = "bf16"
+    attention_out: str = "bf16"
     linear_mixer: str = "bf16"
     mlp: str = "bf16"
     expert: str = "bf16"

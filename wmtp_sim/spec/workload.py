@@ -77,6 +77,8 @@ def _whole_numbers(flag: str, values: ArrayLike, least: int) -> FloatArray:
     good = np.isfinite(array) & (array == np.floor(array)) & (array >= least) & (array <= MAX_TOKENS)
     if not good.all():
         bad = array[~good].flat[0]
+        if bad > MAX_TOKENS and np.isfinite(bad):
+            raise InputError(flag, f"{bad:g} is out of range", f"at most {MAX_TOKENS}")
         raise InputError(
             flag, f"{bad:g} is not a whole number of at least {least}", f"for example {flag} {max(least, 1)}"
         )

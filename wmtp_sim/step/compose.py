@@ -263,17 +263,18 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
 
     One stream is cut into at most ``max_splits`` pieces of at least ``tile_tokens`` tokens; the longest piece is one
     thread block's own work. A kernel that gives each query head a stream of its own reads the cache once per query
-    head. Packed query rows are padded to the kernel's tile, in arithmetic only.
+    head. The query rows of a stream are padded to the kernel's tile, in arithmetic only.
     """
     rows = np.maximum(operation.query_rows, 1.0)
     per_head = rule.streams == "q_head"
+    rows_of_one = rows / (operation.query_heads if per_head else 1.0)
     piece = np.minimum(operation.positions, float(rule.tile_tokens))
     if rule.max_splits:
         piece = np.maximum(piece, operation.positions / rule.max_splits)
     stream_bytes = operation.kv / operation.streams
     return replace(
         operation,
-        flops=operation.flops * (1.0 if per_head else np.ceil(rows / rule.row_tile) * rule.row_tile / rows),
-        kv=operation.kv * (rows if per_head else 1.0),
+        flops=operation.flops * np.ceil(rows_of_one / rule.row_tile) * rule.row_tile / rows_of_one,
+        kv=operation.kv * (operation.query_heads if per_head else 1.0),
         serial_bytes=stream_bytes * piece / operation.positions,
     )

@@ -87,14 +87,14 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
     """A dense (or batched) product of every row with one weight, sharded over tensor-parallel ranks."""
     rows = shape.tokens if rows is None else rows
     fmt = formats.of(matrix.group)
-    shard = 1 if matrix.group == "router" else shape.tp
+    share = matrix.rank_share(shape.tp)
     return Operation(
         name=f"{matrix.group}.{matrix.name}",
         kernel="gemm",
         math=fmt.math,
-        flops=2.0 * rows * matrix.params / shard,
-        weights=matrix.params * fmt.bytes_per_weight / shard,
-        activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) / shard,
+        flops=2.0 * rows * matrix.params * share,
+        weights=matrix.params * fmt.bytes_per_weight * share,
+        activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) * share,
     )
 
 
@@ -143,28 +143,32 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
 def attention(a: Attention, shape: Pass) -> list[Operation]:
     """Softmax attention over cached K and V, each KV head's cache read once for all its query rows.
 
-    A model's own sliding window bounds the read. Block-sparse layers score every key block first.
+    A model's own sliding window, which counts the row itself, bounds the read. Block-sparse layers score every key
+    block first; a row then multiplies its own best blocks only, while the cache is read for the blocks of all rows.
     """
     kv_heads = -(-a.kv_heads // shape.tp)
     group = a.q_heads / shape.tp / kv_heads
     token = kv_heads * (a.head_dim + a.v_head_dim) * shape.kv_bytes
     positions, scan = shape.attended, []
     if a.window is not None:
-        positions = np.minimum(positions, float(a.window))
+        positions = np.minimum(positions, a.window - 1.0)
+    seen = positions
     if a.sparse is not None:
         index = a.sparse.head_dim * ACTIVATION_BYTES
         scan = [_index_scan(shape, shape.attended, index, a.sparse.heads * a.sparse.head_dim)]
-        positions = np.minimum(positions, shape.rows * a.sparse.top_blocks * a.sparse.block_tokens)
-    positions = positions + shape.rows
+        chosen = float(a.sparse.top_blocks * a.sparse.block_tokens)
+        seen, positions = np.minimum(positions, chosen), np.minimum(positions, shape.rows * chosen)
+    seen, positions = seen + shape.rows, positions + shape.rows
     per_position = 2.0 * shape.rows * kv_heads * group * (a.head_dim + a.v_head_dim)
     read = Operation(
         name="attention.window" if a.window is not None else "attention.full",
         kernel="attention",
-        flops=shape.batch * positions * per_position,
+        flops=shape.batch * seen * per_position,
         kv=shape.batch * positions * token,
         activations=ACTIVATION_BYTES * shape.tokens * kv_heads * group * (a.head_dim + a.v_head_dim),
         streams=shape.batch * kv_heads,
         query_rows=shape.rows * group,
+        query_heads=group,
         positions=positions,
     )
     return [*scan, read]
@@ -194,6 +198,7 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
         activations=ACTIVATION_BYTES * shape.tokens * heads * (a.latent_dim + a.kv_lora_rank),
         streams=shape.batch,
         query_rows=shape.rows * heads,
+        query_heads=heads,
         positions=positions,
     )
     return [*scan, read]
@@ -201,24 +206,25 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
 
 def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]:
     """DeepSeek-V4: the raw window, plus top-k (CSA) or all (HCA) of the compressed keys. One shared K=V head."""
-    positions = np.minimum(shape.attended, float(a.window)) + shape.rows
-    scan = []
+    positions = np.minimum(shape.attended, a.window - 1.0) + shape.rows
+    seen, scan = positions, []
     if a.ratio:
-        compressed = np.floor(shape.attended / a.ratio)
+        chosen = compressed = np.floor(shape.attended / a.ratio)
         if a.indexer is not None:
-            width = a.indexer.heads * a.indexer.head_dim
+            width, top_k = a.indexer.heads * a.indexer.head_dim, float(a.indexer.top_k)
             scan = [_index_scan(shape, compressed, index_key_bytes(a.indexer), width)]
-            compressed = np.minimum(compressed, shape.rows * float(a.indexer.top_k))
-        positions = positions + compressed
+            chosen, compressed = np.minimum(compressed, top_k), np.minimum(compressed, shape.rows * top_k)
+        seen, positions = seen + chosen, positions + compressed
     heads = a.heads / shape.tp
     read = Operation(
         name="attention.compressed",
         kernel="mla",
-        flops=4.0 * shape.tokens * heads * positions * a.head_dim,
+        flops=4.0 * shape.tokens * heads * seen * a.head_dim,
         kv=shape.batch * positions * a.head_dim * shape.kv_bytes,
         activations=2 * ACTIVATION_BYTES * shape.tokens * heads * a.head_dim,
         streams=shape.batch,
         query_rows=shape.rows * heads,
+        query_heads=heads,
         positions=positions,
     )
     return [*scan, read]

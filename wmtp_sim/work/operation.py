@@ -46,7 +46,8 @@ class Operation:
         repeats: executions per step.
         launches: kernels started per execution.
         streams: independent streams over the KV cache (batch x KV heads); 0 when the kernel is not an attention.
-        query_rows: query rows that one stream serves (rows x group size); pads to tensor-core tiles.
+        query_rows: query rows that one stream serves (rows x query heads of the stream); pads to tensor-core tiles.
+        query_heads: query heads that share one stream.
         positions: cached tokens that one stream walks.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         turns: dependent loop turns that no bandwidth shortens (index builders).
@@ -66,6 +67,7 @@ class Operation:
     launches: float = 1.0
     streams: Array = 0.0
     query_rows: Array = 0.0
+    query_heads: float = 1.0
     positions: Array = 0.0
     serial_bytes: Array = 0.0
     turns: Array = 0.0

@@ -29,7 +29,7 @@ def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool =
     yield _embedding(shape, drafter.hidden)
     for joined in drafter.projections:
         if wide or joined.every_step:
-            yield gemm(Matrix(joined.name, joined.k, joined.n, "small"), shape, drafter.formats)
+            yield gemm(Matrix(joined.name, joined.k, joined.n, "small", stiff=joined.n), shape, drafter.formats)
     for block in drafter.blocks:
         yield from block_operations(block, shape, drafter.hidden, drafter.formats)
     yield _final_norm(drafter.hidden, drafter.norms, shape)

@@ -39,6 +39,8 @@ class Matrix:
     """``copies`` weight matrices of ``k`` inputs and ``n`` outputs, run as one (grouped or batched) product.
 
     ``bias``: every output has a bias element, read with its copy (gpt-oss experts). Other biases are ``small``.
+    ``stiff`` outputs are split over at most ``ways`` tensor-parallel ranks, then replicated: K and V over KV heads,
+    latent down-projections not at all (SGLang's ReplicatedLinear).
     """
 
     name: str
@@ -47,6 +49,12 @@ class Matrix:
     group: WeightGroup
     copies: int = 1
     bias: bool = False
+    stiff: int = 0
+    ways: int = 1
+
+    def rank_share(self, tp: int) -> float:
+        """The part of the matrix that one of ``tp`` ranks holds and multiplies."""
+        return ((self.n - self.stiff) / tp + self.stiff / min(tp, self.ways)) / self.n
 
     @property
     def copy_params(self) -> int:
@@ -89,10 +97,11 @@ def attention(a: Attention, hidden: int) -> Weights:
     q, kv, v = a.q_heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.v_head_dim
     out = a.q_heads * a.v_head_dim
     gate = out if a.output_gate == "elementwise" else 0
-    qkv_width = q + kv + (0 if a.value_from_key else v)
+    cached = kv + (0 if a.value_from_key else v)
+    qkv_width = q + cached
     matrices = [
-        Matrix("qkv_proj", hidden, qkv_width + gate, "attention"),
-        Matrix("o_proj", out, hidden, "attention"),
+        Matrix("qkv_proj", hidden, qkv_width + gate, "attention", stiff=cached, ways=a.kv_heads),
+        Matrix("o_proj", out, hidden, "attention_out"),
     ]
     if a.output_gate == "per_head":
         matrices.append(Matrix("g_proj", hidden, a.q_heads, "attention"))
@@ -102,7 +111,7 @@ def attention(a: Attention, hidden: int) -> Weights:
     small += a.q_heads if a.sink_logits else 0
     if a.sparse:
         index = (a.sparse.heads + 1) * a.sparse.head_dim
-        matrices.append(Matrix("index_proj", hidden, index, "attention"))
+        matrices.append(Matrix("index_proj", hidden, index, "attention", stiff=index))
         small += 2 * a.sparse.head_dim
     return Weights(tuple(matrices), small)
 
@@ -113,11 +122,15 @@ def latent_attention(a: LatentAttention, hidden: int) -> Weights:
     At decode kv_b is split and folded into q and o (the absorbed form), but its weights are read all the same.
     """
     qk = a.qk_nope_head_dim + a.qk_rope_head_dim
-    down = [Matrix("kv_a_proj", hidden, a.latent_dim, "attention"), Matrix("q_proj", hidden, a.heads * qk, "attention")]
+    down = [
+        Matrix("kv_a_proj", hidden, a.latent_dim, "attention", stiff=a.latent_dim),
+        Matrix("q_proj", hidden, a.heads * qk, "attention"),
+    ]
     small = a.kv_lora_rank
     if a.q_lora_rank:
+        latents = a.latent_dim + a.q_lora_rank
         down = [
-            Matrix("qkv_a_proj", hidden, a.latent_dim + a.q_lora_rank, "attention"),
+            Matrix("qkv_a_proj", hidden, latents, "attention", stiff=latents),
             Matrix("q_b_proj", a.q_lora_rank, a.heads * qk, "attention"),
         ]
         small += a.q_lora_rank
@@ -125,7 +138,7 @@ def latent_attention(a: LatentAttention, hidden: int) -> Weights:
         *down,
         Matrix("k_up", a.qk_nope_head_dim, a.kv_lora_rank, "attention", copies=a.heads),
         Matrix("v_up", a.kv_lora_rank, a.v_head_dim, "attention", copies=a.heads),
-        Matrix("o_proj", a.heads * a.v_head_dim, hidden, "attention"),
+        Matrix("o_proj", a.heads * a.v_head_dim, hidden, "attention_out"),
     ]
     if a.output_gate:
         matrices.append(Matrix("g_proj", hidden, a.heads * a.v_head_dim, "attention"))
@@ -142,9 +155,10 @@ def sparse_indexer(
     """
     if indexer is None or indexer.shared:
         return (), 0
+    queries, keys = indexer.heads * indexer.head_dim, indexer.head_dim + indexer.heads
     matrices = (
-        Matrix("index_q_proj", q_lora_rank or hidden, indexer.heads * indexer.head_dim, "attention"),
-        Matrix("index_k_weights_proj", hidden, indexer.head_dim + indexer.heads, "small"),
+        Matrix("index_q_proj", q_lora_rank or hidden, queries, "attention", stiff=queries),
+        Matrix("index_k_weights_proj", hidden, keys, "small", stiff=keys),
     )
     return matrices, 2 * indexer.head_dim
 
@@ -156,10 +170,10 @@ def compressed_attention(a: CompressedAttention, hidden: int) -> Weights:
     """
     width = a.heads * a.head_dim
     matrices = [
-        Matrix("qkv_a_proj", hidden, a.q_lora_rank + a.head_dim, "attention"),
+        Matrix("qkv_a_proj", hidden, a.q_lora_rank + a.head_dim, "attention", stiff=a.q_lora_rank + a.head_dim),
         Matrix("q_b_proj", a.q_lora_rank, width, "attention"),
-        Matrix("o_a_proj", width // a.o_groups, a.o_lora_rank, "attention", copies=a.o_groups),
-        Matrix("o_b_proj", a.o_groups * a.o_lora_rank, hidden, "attention"),
+        Matrix("o_a_proj", width // a.o_groups, a.o_lora_rank, "attention_out", copies=a.o_groups),
+        Matrix("o_b_proj", a.o_groups * a.o_lora_rank, hidden, "attention_out"),
     ]
     small = a.q_lora_rank + a.head_dim + a.heads
     if a.ratio:
@@ -266,7 +280,8 @@ def moe(m: Moe, hidden: int) -> Weights:
     """Router, experts (in a latent space where the family has one), shared expert and its gate."""
     width = m.latent or hidden
     up = (2 if m.gated else 1) * m.inner
-    matrices = [Matrix("router", hidden, m.experts + m.zero_experts, "router")]
+    choices = m.experts + m.zero_experts
+    matrices = [Matrix("router", hidden, choices, "router", stiff=choices)]
     small = (m.experts + m.zero_experts) * (int(m.correction_bias) + int(m.router_bias))
     if m.latent:
         matrices.append(Matrix("latent_down_proj", hidden, m.latent, "mlp"))
@@ -315,7 +330,7 @@ def residual_mixing(block: Block, hidden: int) -> Weights:
         return Weights(())
     mix = (2 + block.residual_streams) * block.residual_streams
     sublayers = len(block.mixers) + len(block.channels)
-    matrix = Matrix("hyper_connection", block.residual_streams * hidden, mix, "small")
+    matrix = Matrix("hyper_connection", block.residual_streams * hidden, mix, "small", stiff=mix)
     return Weights((matrix,) * sublayers, sublayers * (mix + 3))
 
 
@@ -353,8 +368,8 @@ def active_params(model: Model) -> int:
 def head_projection(head: MtpHead, hidden: int) -> tuple[Matrix, ...]:
     """The matrices that join the next token's embedding and the target's hidden state."""
     if head.projection == "split":
-        return (Matrix("e_proj", hidden, hidden, "small"), Matrix("h_proj", hidden, hidden, "small"))
-    return (Matrix("mtp_proj", 2 * hidden, hidden, "small"),)
+        return tuple(Matrix(name, hidden, hidden, "small", stiff=hidden) for name in ("e_proj", "h_proj"))
+    return (Matrix("mtp_proj", 2 * hidden, hidden, "small", stiff=hidden),)
 
 
 def mtp_params(model: Model) -> int:

@@ -1,0 +1,136 @@
+"""What only a process of its own shows: imports of a cold start, pipes that close or never answer, odd stdouts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+POINT = ("estimate", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "1M", "--depth", "6")
+COMMAND = (sys.executable, "-c", "from wmtp_sim.cli import main; main()")
+#: Far above what any of these commands takes: it only turns a hang into a failure.
+HANGS = 60
+
+
+def wmtp(*words: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, timeout=HANGS, check=False, **more)
+
+
+# --- cold start --------------------------------------------------------------------------------------------------
+
+PROBE = """
+import sys
+from wmtp_sim.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print()
+print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        ((*POINT, "--accept-length", "4.5", "--json"), {"torch", "plotly", "scipy", "rich"}),
+        (("models", "show", "kimi-k3", "--json"), {"torch", "plotly", "scipy"}),
+        (POINT, {"torch", "plotly", "scipy"}),
+        (("models",), {"torch", "plotly", "scipy"}),
+        (("--help",), {"torch", "plotly", "scipy"}),
+        (("estimate", "--help"), {"torch", "plotly", "scipy"}),
+        (("--version",), {"torch", "plotly", "scipy", "rich"}),
+    ],
+)
+def test_a_cold_start_imports_little(words: tuple[str, ...], absent: set[str]) -> None:
+    ran = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, timeout=HANGS, check=True)
+    imported = set(ran.stdout.decode().splitlines()[-1].split())
+    assert "wmtp_sim" in imported
+    assert not imported & absent
+
+
+# --- pipes and devices -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("models",), ("models", "--json"), ("--help",), POINT, (*POINT, "--explain")])
+def test_a_reader_who_leaves(words: tuple[str, ...]) -> None:
+    """`wmtp models | head -3`: the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run([*COMMAND, *words], stdout=writing, stderr=subprocess.PIPE, timeout=HANGS, check=False)
+    finally:
+        os.close(writing)
+    assert ran.stderr == b""
+
+
+def test_a_reader_who_leaves_later() -> None:
+    grid = ("--context", "1K:1M", "--depth", "0:400", "--json")
+    with subprocess.Popen([*COMMAND, *POINT, *grid], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(20).startswith(b'{"schema": "wmtp-')
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full disk at hand")
+@pytest.mark.parametrize("words", [("models",), ("models", "--json"), (*POINT, "--json")])
+def test_a_full_disk(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, timeout=HANGS, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == b"wmtp: the output cannot be written (No space left on device)\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize(
+    ("flag", "name"), [("MODEL", "pipe.json"), ("--gpu", "pipe.toml"), ("--engine", "pipe.toml"), ("--drafter", "pipe")]
+)
+def test_a_pipe_that_never_answers(tmp_path: Path, flag: str, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    words = ("estimate", str(pipe), *POINT[2:]) if flag == "MODEL" else (*POINT, flag, str(pipe))
+    ran = wmtp(*words)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert b"cannot be read (a folder, pipe or device); give a regular file\n" in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no endless device here")
+@pytest.mark.parametrize("flag", ["MODEL", "--gpu", "--engine", "--drafter"])
+def test_an_endless_device(tmp_path: Path, flag: str) -> None:
+    """By its own name, and behind a link that looks like a file."""
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    for path in ("/dev/zero", str(tmp_path / "zero.toml")):
+        words = ("estimate", path, *POINT[2:]) if flag == "MODEL" else (*POINT, flag, path)
+        ran = wmtp(*words)
+        assert (ran.returncode, ran.stdout) == (2, b"")
+        assert ran.stderr.count(b"\n") == 1
+
+
+# --- odd standard outputs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("models",), ("gpus",), ("engines",), ("models", "show", "kimi-k3"), POINT])
+def test_an_ascii_stdout(words: tuple[str, ...]) -> None:
+    ran = wmtp(*words, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"})
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.isascii()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bytes that are no text cannot be typed")
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "wmtp_sim" / "data" / "models" / "qwen3-8b.json"
+    path = os.fsencode(tmp_path) + b"/caf\xe9\x1b[31m.json"
+    Path(os.fsdecode(path)).write_bytes(source.read_bytes())
+    words: list[Any] = [*COMMAND, "estimate", path, "--gpu", "h200", "--context", "1K", "--depth", "0"]
+    for more in ([], ["--json"]):
+        ran = subprocess.run([*words, *more], capture_output=True, timeout=HANGS, check=False)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert b"\x1b" not in ran.stdout
+    json.loads(ran.stdout)["model"].encode()
