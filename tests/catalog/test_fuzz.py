@@ -175,9 +175,6 @@ _CLASS = "HF class default"
 _ENGINE = "absent is off, as in SGLang's and the repository's own model code"
 _OURS = "the catalogue's own remark on the copy, no field of the checkpoint"
 _FORMAT = "default of the quantisation format (compressed-tensors, ModelOpt)"
-#: Not defaults but findings: a config without the field is read as something else than its class would read.
-_FINDING_RANK = "FINDING: null means uncompressed queries, absent means the class default (1536; 2048 in GLM-5)"
-_FINDING_GROUP = "FINDING: compressed-tensors refuses a group strategy without a group size"
 
 #: (families, last name of the field) -> why the model may change when the field is deleted.
 ALLOWED: dict[tuple[str, str], str] = {
@@ -194,7 +191,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("gemma4", "num_global_key_value_heads"): _CLASS,
     ("granitemoehybrid llama", "tie_word_embeddings"): _CLASS,
     ("nemotron_h", "moe_latent_size"): _CLASS,
-    ("bailing_hybrid kimi_linear", "q_lora_rank"): _CLASS,
     ("kimi_k2 kimi_linear", "model_type"): "the wrapping document's model_type has the same importer: only the label",
     ("kimi_linear", "mla_use_nope"): _ENGINE,
     ("kimi_linear", "mla_use_output_gate"): _ENGINE,
@@ -213,8 +209,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("*", "quant_algo"): _FORMAT,
     ("*", "kv_cache_quant_algo"): _FORMAT,
     ("*", "kv_cache_scheme"): _FORMAT,
-    ("deepseek_v3 deepseek_v32 glm_moe_dsa kimi_k2 longcat_flash", "q_lora_rank"): _FINDING_RANK,
-    ("kimi_k2", "group_size"): _FINDING_GROUP,
 }
 
 

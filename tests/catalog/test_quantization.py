@@ -315,6 +315,15 @@ def test_mixed_precision_with_its_list() -> None:
     assert precision.note == ""
 
 
+def test_experts_of_deepseek_v4_may_be_stated_in_the_section() -> None:
+    document = read_json_object(models.catalog_folder() / "deepseek-v4-flash.json")
+    del document["expert_dtype"]
+    section = document["quantization_config"]
+    assert import_config(document, "v4").precision.target.expert == "fp8"
+    document["quantization_config"] = section | {"expert_dtype": "fp4"}
+    assert import_config(document, "v4").precision.target.expert == "mxfp4-a8"
+
+
 # --- exceptions ------------------------------------------------------------------------------------------------------
 
 

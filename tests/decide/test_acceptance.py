@@ -249,8 +249,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"accept_length": [2.0, 4.5], "depth": 3}, r"--accept-length: 4.5 exceeds 4"),
     ({"accept_length": [2.0, float("nan")], "depth": 3}, r"--accept-length: nan \(number 2\) is not"),
     ({"accept_length": float("inf"), "depth": 3}, r"--accept-length: inf exceeds 4"),
-    ({"accept_length": 1.5, "depth": [1, 2, 3]}, r"--accept-length: 1 given for depth 1, 2, 3, but"),
-    ({"accept_length": [1.5, 2.0], "depth": [1, 2, 3]}, r"--accept-length: 2 given for depth 1, 2, 3, but"),
+    ({"accept_length": 1.5, "depth": [1, 2, 3]}, r"--accept-length: an accept length holds at one depth, and 1.5 is"),
+    (
+        {"accept_length": [1.5, 2.0], "depth": [1, 2, 3]},
+        r"--accept-length: an accept length holds at one depth, and 1.5, 2.0 is",
+    ),
     ({"accept_length": "many", "depth": 3}, r"--accept-length: 'many' is not a number"),
     ({"accept_length": [[1.0], [1.0, 2.0]], "depth": 3}, r"--accept-length: .* is ragged"),
     ({"accept_length": True, "depth": 3}, r"--accept-length: True is not a number"),

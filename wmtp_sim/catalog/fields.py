@@ -110,6 +110,12 @@ class Fields:
         name, value = self._get(names, None)
         return None if value is None else self._whole(name, value, 1)
 
+    def nullable_size(self, name: str) -> int | None:
+        """A whole number of at least 1, or None where the field says null; where it is absent, nothing is assumed."""
+        if name not in self.values:
+            raise self.error(name, "is missing", "null means that there is none")
+        return self.optional_size(name)
+
     def _whole(self, name: str, value: Any, least: int) -> int:
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             value = int(value)

@@ -129,9 +129,10 @@ def _fp8(section: Fields, text: Fields, modules: Modules) -> _Scheme:
         shown = section.values["weight_block_size"][:4]
         raise section.error("weight_block_size", f"{shown} is not known", "supported: [128, 128], or null per tensor")
     formats, note = _converted("fp8"), ""
-    expert = text.text("expert_dtype", default="fp8")
+    stated = section if "expert_dtype" in section else text
+    expert = stated.text("expert_dtype", default="fp8")
     if expert not in ("fp8", "fp4"):
-        raise text.error("expert_dtype", f"{expert[:60]!r} is not known", "supported: fp4, fp8")
+        raise stated.error("expert_dtype", f"{expert[:60]!r} is not known", "supported: fp4, fp8")
     if expert == "fp4":
         formats["expert"] = "mxfp4-a8"
         note = "Experts are fp4 with a ue8m0 scale per 32, multiplied in fp8; the head's are taken to be stored alike."
@@ -209,6 +210,8 @@ def _known(fields: Fields, name: str, supported: Sequence[str]) -> None:
 def _tensor_format(weights: Fields, activations: bool) -> str:
     """The format of a compressed-tensors ``weights`` object; ``activations``: whether inputs are converted too."""
     _known(weights, "strategy", _STRATEGIES)
+    if weights.text("strategy", default="tensor") in ("group", "tensor_group") and "group_size" not in weights:
+        raise weights.error("group_size", "is missing", "weights in groups have a group size")
     bits, kind, size = weights.size("num_bits"), weights.text("type", default="int"), _group_size(weights, "group_size")
     match kind, bits, size:
         case "float", 8, 32:

@@ -234,7 +234,7 @@ def _one_each(flag: str, depth: IntArray, length: FloatArray) -> IntArray:
     try:
         return np.broadcast_to(depth, length.shape).copy()
     except ValueError:
-        problem = f"{length.size} given for depth {_some(depth)}, but an accept length holds at one depth"
+        problem = f"an accept length holds at one depth, and {_some(length)} is stated for depths {_some(depth)}"
         raise InputError(flag, problem, "state one per depth, or rates: --alpha, --conditional") from None
 
 
@@ -278,9 +278,9 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _some(depths: IntArray) -> str:
-    distinct = np.unique(depths)
-    return ", ".join(str(depth) for depth in distinct[:4]) + (", ..." if distinct.size > 4 else "")
+def _some(values: IntArray | FloatArray) -> str:
+    distinct = np.unique(values)
+    return ", ".join(str(value) for value in distinct[:4]) + (", ..." if distinct.size > 4 else "")
 
 
 def _shown(value: object) -> str:

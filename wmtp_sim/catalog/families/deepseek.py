@@ -36,7 +36,7 @@ def mla(config: Fields, indexer: SparseIndexer | None = None, output_gate: bool 
     refuse(config, "attention_bias")
     return LatentAttention(
         heads=config.size("num_attention_heads"),
-        q_lora_rank=config.optional_size("q_lora_rank"),
+        q_lora_rank=config.nullable_size("q_lora_rank"),
         kv_lora_rank=config.size("kv_lora_rank"),
         qk_nope_head_dim=config.size("qk_nope_head_dim"),
         qk_rope_head_dim=config.size("qk_rope_head_dim"),
