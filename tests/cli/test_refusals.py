@@ -305,7 +305,7 @@ def test_gpu_files(refused: Refused, tmp_path: Path, change: dict[str, Any], say
     ("content", "says"),
     [
         ("colour = 'red'\n" + ENGINE, "engine.toml: colour: is not a known field"),
-        (ENGINE + "\nsped_s = 1\n", "is not a known field"),
+        (ENGINE.replace("[host]", "[host]\nsped_s = 1"), "is not a known field"),
         (ENGINE.replace('schema = "wmtp-engine/1"', 'schema = "wmtp-engine/9"'), "this release reads 'wmtp-engine/1'"),
         ("", "engine.toml: schema: is None"),
         ("a = ", "not valid TOML"),

@@ -5,7 +5,7 @@ Fields mirror the engine definition files (``data/engines/*.toml``), where every
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,21 @@ from wmtp_sim.spec.base import Spec
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Phase = Literal["base", "draft", "verify", "extend"]
+#: What small kernels stand around.
+Part = Literal[
+    "attention",
+    "mla",
+    "compressed",
+    "gdn",
+    "kda",
+    "mamba2",
+    "mamba1",
+    "lightning",
+    "mlp",
+    "moe",
+    "norm",
+    "embedding",
+]
 
 
 class AttentionKernel(Spec):
@@ -76,7 +91,8 @@ class Engine(Spec):
     Attributes:
         window_policies: draft windows the release can really run; others are priced as what-if and say so.
         pad_draft_rows: draft passes of one row run padded to depth + 1 rows.
-        elementwise_scale: small kernels started, relative to the usual fusions.
+        elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
+            embedding, after its fusions.
         mask_bytes_per_cell: bytes per (verify row x cached token) of an explicit attention mask, all passes over it.
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
@@ -88,7 +104,7 @@ class Engine(Spec):
     attention_kernels: dict[str, AttentionKernel]
     window_policies: tuple[Literal["flag", "ring"], ...] = ()
     pad_draft_rows: bool = False
-    elementwise_scale: float = Field(default=1, ge=0)
+    elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]
     sample_launches: float = Field(default=0, ge=0)
     mask_bytes_per_cell: float = Field(default=0, ge=0)
     memory_fraction: float = Field(gt=0, le=1)
@@ -98,6 +114,13 @@ class Engine(Spec):
     ideal: bool = False
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _parts_are_complete(self) -> Engine:
+        missing = [part for part in get_args(Part) if part not in self.elementwise]
+        if missing:
+            raise ValueError(f"elementwise lacks {', '.join(missing)}")
+        return self
 
     @model_validator(mode="after")
     def _kernels_exist(self) -> Engine:

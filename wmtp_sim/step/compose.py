@@ -253,7 +253,8 @@ class Composer:
             if operation.kernel == "attention":
                 yield split_attention(replace(operation, variant=kernel), rule)
             elif operation.kernel == "elementwise":
-                yield replace(operation, launches=operation.launches * self.engine.elementwise_scale)
+                around = operation.name.removeprefix("elementwise.")
+                yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
             else:
                 yield operation
 

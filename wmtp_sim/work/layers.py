@@ -33,21 +33,6 @@ from wmtp_sim.work.weights import Matrix, residual_mixing, weights_of
 
 ACTIVATION_BYTES = 2.0
 
-#: Small kernels around the matrices of one mixer or MLP, after the usual fusions (rope with cache write, activation
-#: with multiply, top-k with softmax). A compiled Qwen3.5-35B base step of vLLM 0.26 has 668 of them in 40 layers.
-ELEMENTWISE_LAUNCHES = {
-    "attention": 6,
-    "mla": 7,
-    "compressed": 10,
-    "gdn": 5,
-    "kda": 7,
-    "mamba2": 4,
-    "mamba1": 6,
-    "lightning": 6,
-    "mlp": 1,
-    "moe": 8,
-}
-
 
 @dataclass(frozen=True)
 class Pass:
@@ -276,10 +261,12 @@ _MIXERS: dict[type, Callable[..., list[Operation]]] = {
 # --- a layer ---------------------------------------------------------------------------------------------------
 
 
-def elementwise(name: str, launches: float, shape: Pass, width: float, written: Array = 0.0) -> Operation:
-    """Small kernels over the rows: each reads and writes ``width`` activations per row; ``written`` goes to KV."""
+def elementwise(around: str, shape: Pass, width: float, launches: float = 1.0, written: Array = 0.0) -> Operation:
+    """The small kernels around a mixer, MLP or norm: ``width`` activations per row are read and written, ``written``
+    bytes go to KV. Into how many launches they are fused is the engine's business: it multiplies ``launches``.
+    """
     return Operation(
-        name=name,
+        name=f"elementwise.{around}",
         kernel="elementwise",
         activations=2.0 * ACTIVATION_BYTES * shape.tokens * width,
         kv=written,
@@ -296,8 +283,7 @@ def part_operations(part: Mixer | Channel, shape: Pass, hidden: int, formats: Gr
     elif not isinstance(part, Mlp):
         operations += _MIXERS[type(part)](part, shape)
         written = shape.tokens * written_token_bytes(part, shape.kv_bytes)
-    launches = ELEMENTWISE_LAUNCHES[part.kind]
-    operations.append(elementwise(f"elementwise.{part.kind}", launches, shape, hidden * launches / 2, written))
+    operations.append(elementwise(part.kind, shape, 4.0 * hidden, written=written))
     return operations
 
 
@@ -307,7 +293,7 @@ def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupForma
     parts = (*block.mixers, *block.channels)
     for part in parts:
         operations += part_operations(part, shape, hidden, formats)
-    operations.append(elementwise("elementwise.norm", float(block.norms), shape, hidden * block.norms))
+    operations.append(elementwise("norm", shape, hidden * block.norms, launches=float(block.norms)))
     if shape.tp > 1:
         operations += [all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.tp) for _ in parts]
     return [operation.times(block.count) for operation in operations]

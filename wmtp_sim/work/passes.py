@@ -49,8 +49,8 @@ def state_commit(state_bytes_per_sequence: float, batch: Array, copies: float) -
 
 
 def _embedding(shape: Pass, hidden: int) -> Operation:
-    return elementwise("embedding.rows", 1.0, shape, hidden)
+    return elementwise("embedding", shape, hidden)
 
 
 def _final_norm(hidden: int, norms: int, shape: Pass) -> Operation:
-    return elementwise("elementwise.final_norm", float(max(norms, 1)), shape, hidden)
+    return elementwise("norm", shape, hidden * norms, launches=float(norms))
