@@ -48,6 +48,8 @@ class Machine:
         legs = self._legs(operation, kernel)
         busy = np.maximum(np.maximum(legs["memory"], legs["few CTAs"]), np.maximum(legs["math"], legs["turns"]))
         once = busy + legs["latency"]
+        if kernel.geometry is not None and operation.geometry:
+            once = np.maximum(once * kernel.geometry.at(operation.geometry), bound)
         total_bound = bound * operation.repeats
         seconds = once * operation.repeats
         return Timing(

@@ -80,6 +80,7 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
         flops=2.0 * rows * matrix.params * share,
         weights=matrix.params * fmt.bytes_per_weight * share,
         activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) * share,
+        geometry=(matrix.k, matrix.n * share, matrix.copies),
     )
 
 
@@ -119,6 +120,7 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
         / shape.tp,
         activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / shape.tp,
         launches=float(len(matrices)),
+        geometry=(matrices[0].k, moe.inner / shape.tp, moe.experts),
     )
 
 
@@ -154,6 +156,7 @@ def attention(a: Attention, shape: Pass) -> list[Operation]:
         streams=shape.batch * kv_heads,
         query_rows=shape.rows * group,
         query_heads=group,
+        geometry=(a.head_dim, group, kv_heads),
         positions=positions,
     )
     return [*scan, read]
@@ -184,6 +187,7 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
         streams=shape.batch,
         query_rows=shape.rows * heads,
         query_heads=heads,
+        geometry=(heads,),
         positions=positions,
     )
     return [*scan, read]
@@ -210,6 +214,7 @@ def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]
         streams=shape.batch,
         query_rows=shape.rows * heads,
         query_heads=heads,
+        geometry=(heads,),
         positions=positions,
     )
     return [*scan, read]
@@ -242,6 +247,7 @@ def recurrent(mixer: Mixer, shape: Pass) -> list[Operation]:
             flops=8.0 * shape.tokens * elements,
             state=shape.batch * state * (1.0 + shape.state_writes),
             launches=2.0,
+            geometry=(elements,),
         )
     ]
 

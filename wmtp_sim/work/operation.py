@@ -51,6 +51,8 @@ class Operation:
         positions: cached tokens that one stream walks.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         turns: dependent loop turns that no bandwidth shortens (index builders).
+        geometry: sizes that efficiency depends on beyond bytes and FLOPs, fixed for one layer of one model: inputs and
+            outputs of a product, head size and query heads per stream of an attention. Empty where nothing is known.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Operation:
     positions: Array = 0.0
     serial_bytes: Array = 0.0
     turns: Array = 0.0
+    geometry: tuple[float, ...] = ()
 
     @property
     def bytes(self) -> Array:
