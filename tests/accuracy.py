@@ -1,11 +1,21 @@
-"""Prints the tables of docs/accuracy.md: ``python -m tests.accuracy``."""
+"""Prints the tables of docs/accuracy.md: ``python -m tests.accuracy vllm`` or ``paper``."""
 
+import sys
+
+import wmtp_sim
 from tests.step.test_vllm_h200 import STEPS, step
 
+#: Published steps, ms (S: second-hand, R: the reproduction package's README): native, ring, and dense from the TPOTs.
+PAPER = {
+    "qwen3.6-35b-a3b-nvfp4": (26.7, 18.4, 9.92),
+    "qwen3.5-122b-a10b-nvfp4": (33.9, 25.9, 9.55),
+    "nemotron-3-super-120b-a12b-nvfp4": (32.8, 25.8, 11.3),
+}
 
-def main() -> None:
-    """Whole steps of vLLM 0.26.0 on an H200, beside the estimate for engine vllm and its 90 % interval."""
-    print("row             context  k  measured ms  predicted ms   error  90 % interval")
+
+def vllm() -> None:
+    """Whole steps of vLLM 0.26.0 on an H200, beside the estimate for engine vllm and its range."""
+    print("row             context  k  measured ms  predicted ms   error  range")
     for row, (context, k, measured) in STEPS.items():
         total = step(context, k).total
         low, predicted, high = (1e3 * float(value) for value in (total.low, total.seconds, total.high))
@@ -13,5 +23,16 @@ def main() -> None:
         print(f"{row}  {context:>8,}  {k}  {measured:>11.2f}  {predicted:>12.2f}  {error:>6}  {low:.2f}..{high:.2f}")
 
 
+def paper() -> None:
+    """The Windowed-MTP paper's steps on a B200, beside the estimate for engine sglang and its range."""
+    print("model                             step    published ms  predicted ms  range")
+    for model, published in PAPER.items():
+        found = wmtp_sim.estimate(model, "b200", context=1_040_000, depth=6, engine="sglang", kv="bf16")
+        costs = {"native": found.policies["native"].cost, "ring": found.policies["ring"].cost, "base": found.base}
+        for (name, cost), seen in zip(costs.items(), published, strict=True):
+            low, predicted, high = (1e3 * float(value) for value in (cost.low_s, cost.step_s, cost.high_s))
+            print(f"{model:<32}  {name:<6}  {seen:>12.2f}  {predicted:>12.2f}  {low:.2f}..{high:.2f}")
+
+
 if __name__ == "__main__":
-    main()
+    {"vllm": vllm, "paper": paper}[sys.argv[1]]()

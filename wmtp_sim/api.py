@@ -11,14 +11,15 @@ from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.models import load_model
-from wmtp_sim.catalog.profiles import IDEAL, uncalibrated
+from wmtp_sim.catalog.profiles import IDEAL, profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.spec.acceptance import Source, state_acceptance
+from wmtp_sim.spec.acceptance import Acceptance, Source, state_acceptance
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.parallel import check_ranks
 from wmtp_sim.spec.precision import KV_BYTES, override
 from wmtp_sim.spec.workload import Workload
 
@@ -37,6 +38,7 @@ def estimate(
     batch: ArrayLike = 1,
     engine: str | Engine = "sglang",
     accept_length: ArrayLike | None = None,
+    windowed_accept_length: ArrayLike | None = None,
     conditional: ArrayLike | None = None,
     survival: ArrayLike | None = None,
     alpha: ArrayLike | None = None,
@@ -60,12 +62,13 @@ def estimate(
         engine: ``ideal``, ``sglang``, ``vllm``, or an engine file.
         accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token, rates per
             position (last axis), or one constant conditional rate.
+        windowed_accept_length: tokens per step of windowed drafts; the same acceptance as native ones otherwise.
         drafter: ``mtp``, ``eagle``, ``none``, or a draft model.
         weights, head_weights, draft_weights: storage formats of the target's linear layers, of lm_head and of the
-            head's linear layers, where the config does not state them.
+            drafter's linear layers, where the config does not state them.
         kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
-        tp: tensor-parallel ranks.
+        tp: tensor-parallel ranks, which must divide heads and inner sizes of target and drafter.
 
     Raises:
         InputError: naming the flag or config field, its value and what to type instead.
@@ -91,22 +94,35 @@ def estimate(
         "survival": survival,
         "alpha": alpha,
     }
-    acceptance = None
+    acceptance, windowed = None, None
     if any(value is not None for value in stated.values()):
-        depths = work.depth.astype("int64")
-        if accept_length is not None and np.ndim(accept_length):
-            stated["accept_length"], depths = np.broadcast_arrays(accept_length, depths)
-        acceptance = state_acceptance(depth=depths, source=acceptance_source, **stated)
+        acceptance = _acceptance(work, acceptance_source, **stated)
+    if windowed_accept_length is not None:
+        try:
+            windowed = _acceptance(work, acceptance_source, accept_length=windowed_accept_length)
+        except InputError as error:
+            raise InputError("--windowed-accept-length", error.problem, error.hint) from None
     chosen = load_engine(engine) if isinstance(engine, str) else engine
-    drafting = bool((work.depth > 0).any())
+    drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
+    check_ranks(tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None])
+    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Estimate(
         model=target,
         engine=chosen,
-        machine=Machine(load_gpu(gpu) if isinstance(gpu, str) else gpu, IDEAL if chosen.ideal else uncalibrated()),
+        machine=Machine(device, IDEAL if chosen.ideal else profile_for(device)),
         work=work,
-        drafter=load_drafter(drafter, target) if drafting else None,
+        drafter=drafts,
         acceptance=acceptance,
+        windowed_acceptance=windowed,
     )
+
+
+def _acceptance(work: Workload, source: Source, **stated: ArrayLike | None) -> Acceptance:
+    """The one statement of acceptance; an array of accept lengths is one for each point of depth's shape."""
+    depths, length = work.depth.astype(np.int64), stated.get("accept_length")
+    if length is not None and np.ndim(length):
+        stated["accept_length"], depths = np.broadcast_arrays(length, depths)
+    return state_acceptance(depth=depths, source=source, **stated)
 
 
 def _cache_bytes(name: str, flag: str) -> float:

@@ -204,7 +204,8 @@ def test_losing_depth_agrees_with_trying_every_depth(engine):
         for d in range(1, 17)
     ]
     losing = [d for d in range(1, 17) if all(gain < 1 for gain in tried[d - 1 :])]
-    assert found == (losing[0] if losing else None)
+    assert found.depth == (losing[0] if losing else 0)
+    assert (found.searched, found.basis) == (16, "stated")
 
 
 def test_drafts_of_tensor_parallel_groups_read_less_per_gpu_but_pay_links():

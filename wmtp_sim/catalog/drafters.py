@@ -12,20 +12,23 @@ from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.drafter import Drafter, eagle_drafter, model_drafter, mtp_drafter
 from wmtp_sim.spec.model import Attention, Mlp, Model
+from wmtp_sim.spec.precision import weight_format
 
 #: Reduced vocabulary of public EAGLE-3 heads (SpecForge configs).
 EAGLE_DRAFT_VOCAB = 32_000
 
 
-def load_drafter(reference: str, target: Model) -> Drafter | None:
+def load_drafter(reference: str, target: Model, draft_weights: str | None = None) -> Drafter | None:
     """The drafter that ``--drafter`` names.
 
     Args:
         reference: ``mtp`` (the target's trained head), ``eagle`` (a head of assumed geometry), ``none``, or a model
             name, ``config.json`` or folder: an EAGLE head if its config has ``draft_vocab_size``, else a draft model.
+        target: whose tokens are drafted. Its precision says how a trained head is stored.
+        draft_weights: storage format of an external drafter's linear layers, where its checkpoint states none.
 
     Raises:
-        InputError: when the target has no trained head, or the draft model cannot serve it.
+        InputError: when the target has no trained head, or the draft model cannot serve it or states its own formats.
     """
     if reference == "none":
         return None
@@ -37,17 +40,28 @@ def load_drafter(reference: str, target: Model) -> Drafter | None:
             raise InputError("--drafter", problem, hint)
         return drafter
     if reference == "eagle":
-        return assumed_eagle(target)
+        return _stored(assumed_eagle(target), draft_weights)
     path = _config_path(reference)
     if path is not None:
         fields = Fields(read_json_object(path), path.name)
         if "draft_vocab_size" in fields:
-            return eagle_from_config(fields, target)
+            return _stored(eagle_from_config(fields, target), draft_weights)
     draft = load_model(reference, "--drafter")
     if draft.vocab != target.vocab:
         problem = f"{draft.name} has {draft.vocab:,} tokens, {target.name} {target.vocab:,}"
         raise InputError("--drafter", problem, "a draft model must share the target's vocabulary")
-    return model_drafter(draft)
+    if draft_weights is not None and draft.precision.stated:
+        problem = f"{draft_weights!r}, but the checkpoint of {draft.name} states its own formats"
+        raise InputError("--draft-weights", problem, "drop the flag")
+    return _stored(model_drafter(draft), draft_weights)
+
+
+def _stored(drafter: Drafter, draft_weights: str | None) -> Drafter:
+    """The drafter with its linear layers stored as asked for. A head's projections stay as they are."""
+    if draft_weights is None:
+        return drafter
+    formats = drafter.formats.with_linear(weight_format(draft_weights, "--draft-weights").name)
+    return drafter.model_copy(update={"formats": formats})
 
 
 def _config_path(reference: str) -> Path | None:

@@ -43,7 +43,7 @@ def _plain(reference: str) -> str:
 def load_gpu(reference: str) -> Gpu:
     """A GPU from a catalogue name or alias (case and separators do not matter), or from a ``.toml`` or ``.json`` file.
 
-    A file holds the fields of `Gpu`; ``name``, ``hbm_bandwidth_bytes_per_s``, ``memory_bytes``, ``sm_count`` and
+    A file holds the fields of `Gpu`; ``name``, ``hbm_bandwidth_bytes_per_s``, ``memory_bytes`` and
     ``peak_dense_flops.bf16`` are required.
 
     Raises:
@@ -78,6 +78,4 @@ def _from_file(path: Path) -> Gpu:
         raise
     except (RecursionError, ValueError):
         raise InputError(str(path), "nested too deeply or a number too long", "a GPU file has a dozen lines") from None
-    if document.get("sm_count") is None:
-        raise InputError(f"{path}: sm_count", "is missing", "state the number of SMs (compute units on AMD)")
     return validated(document, Gpu, str(path))

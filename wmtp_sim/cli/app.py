@@ -50,6 +50,9 @@ def estimate(
         float | None,
         typer.Option(help="Mean tokens per step, bonus included (SGLang accept len).", rich_help_panel="Acceptance"),
     ] = None,
+    windowed_accept_length: Annotated[
+        float | None, typer.Option(help="The same for windowed drafts, where it differs.", rich_help_panel="Acceptance")
+    ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(help="One conditional acceptance rate for every position.", rich_help_panel="Acceptance"),
@@ -110,6 +113,7 @@ def estimate(
         batch=batches,
         engine=engine,
         accept_length=accept_length,
+        windowed_accept_length=windowed_accept_length,
         conditional=rates(conditional, "--conditional"),
         survival=rates(survival, "--survival"),
         alpha=alpha,

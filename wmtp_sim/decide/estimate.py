@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wmtp_sim.decide.acceptance import accept_length, at_depth
 from wmtp_sim.decide.memory import Memory, memory
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.spec.acceptance import Acceptance
+from wmtp_sim.spec.acceptance import Acceptance, AcceptLength
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Model
@@ -109,6 +111,19 @@ class PolicyResult:
         return None if self.tokens_per_s is None else self.tokens_per_s * self.batch
 
 
+#: At which acceptance depths were compared: as stated at each, carried over from one depth (assumed), or full.
+Basis = Literal["stated", "assumed", "full"]
+
+
+@dataclass(frozen=True)
+class LosingDepth:
+    """``depth``: first of the depths at which, and at all deeper ones up to ``searched``, drafting loses; 0 is none."""
+
+    depth: NDArray[np.int64]
+    searched: int
+    basis: Basis
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Everything one estimate says. Arrays have shapes that broadcast to ``work.shape`` and the acceptance's."""
@@ -119,6 +134,7 @@ class Estimate:
     work: Workload
     drafter: Drafter | None
     acceptance: Acceptance | None
+    windowed_acceptance: Acceptance | None = None
 
     @cached_property
     def _composer(self) -> Composer:
@@ -150,16 +166,24 @@ class Estimate:
     def policies(self) -> dict[Policy, PolicyResult]:
         """Each draft KV policy's cost and gain; empty without a drafter."""
         costs = {p: StepCost.of(step).where_drafting(self.work.depth, self.base) for p, step in self.steps.items()}
-        length = self.accept_length
         return {
-            policy: PolicyResult(cost, self.base, costs["native"], self.work.depth, self.work.batch, length)
+            policy: PolicyResult(
+                cost, self.base, costs["native"], self.work.depth, self.work.batch, self._length(self.stated(policy))
+            )
             for policy, cost in costs.items()
         }
 
+    def stated(self, policy: Policy) -> Acceptance | None:
+        """The acceptance of a policy: windowed drafts have their own where one was stated."""
+        return self.acceptance if policy == "native" else self.windowed_acceptance or self.acceptance
+
     @cached_property
     def accept_length(self) -> FloatArray | None:
-        """Mean tokens per step at the workload's depth, or None when no acceptance was stated."""
-        return None if self.acceptance is None else accept_length(self.acceptance, self.work.depth.astype(np.int64))
+        """Mean tokens per step of native drafts at the workload's depth, or None when no acceptance was stated."""
+        return self._length(self.acceptance)
+
+    def _length(self, acceptance: Acceptance | None) -> FloatArray | None:
+        return None if acceptance is None else accept_length(acceptance, self.work.depth.astype(np.int64))
 
     @property
     def base_tokens_per_s(self) -> FloatArray:
@@ -176,25 +200,24 @@ class Estimate:
             found |= {"native": full, "flag": full, "ring": ring}
         return found
 
-    def losing_depth(self, policy: Policy = "native") -> int | None:
-        """Smallest depth from which the policy loses to no speculation at every deeper one, up to 16.
+    def losing_depth(self, policy: Policy = "native") -> LosingDepth:
+        """From which depth a policy loses to no speculation, at every deeper one that is searched.
 
-        Judged at the stated acceptance (an accept length is carried to other depths as in
-        `decide.acceptance.at_depth`), or at full acceptance when none was stated. None when it wins at depth 16.
-        Only for a single point.
+        Judged at the stated acceptance; an accept length is carried to other depths as
+        `decide.acceptance.at_depth` does, and without any the question is asked of full acceptance. For one stated
+        depth and acceptance; context, window and batch may be arrays.
         """
-        depths = np.arange(1, DEEPEST_SEARCHED + 1)
+        acceptance = self.stated(policy)
+        most = DEEPEST_SEARCHED
+        rates = getattr(acceptance, "rates", None)
+        if rates is not None:
+            most = min(most, rates.shape[-1])
+        depths = np.arange(1, most + 1).reshape(-1, *(1 for _ in self.work.shape))
         composer = replace(self._composer, work=replace(self.work, depth=depths.astype(float)))
         cost = composer.speculative_step(policy).seconds / self.base.step_s
-        gain = depths + 1.0 if self.acceptance is None else _lengths(self.acceptance, depths)
-        winning = np.flatnonzero(gain[: len(depths)] >= cost[: len(gain)])
-        last = winning[-1] + 1 if winning.size else 0
-        return None if last >= len(gain) else int(depths[last])
-
-
-def _lengths(acceptance: Acceptance, depths: np.ndarray) -> FloatArray:
-    """Accept lengths at as many of the depths as the acceptance covers."""
-    rates = getattr(acceptance, "rates", None)
-    if rates is not None:
-        depths = depths[: rates.shape[-1]]
-    return accept_length(at_depth(acceptance, depths), depths)
+        length = depths + 1.0 if acceptance is None else accept_length(at_depth(acceptance, depths), depths)
+        deepest_win = np.max(np.where(length >= cost, depths, 0), axis=0)
+        basis: Basis = "full" if acceptance is None else "stated"
+        if isinstance(acceptance, AcceptLength):
+            basis = "assumed"
+        return LosingDepth(np.where(deepest_win < most, deepest_win + 1, 0), most, basis)

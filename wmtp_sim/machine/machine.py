@@ -74,11 +74,12 @@ class Machine:
 
     def _legs(self, operation: Operation, kernel: KernelModel) -> dict[str, Array]:
         """Seconds of one execution if only one thing limited it."""
+        moved = operation.bytes + operation.kv * (operation.rereads - 1.0)
         serial = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
         return {
-            "memory": operation.bytes / (self._peak_bandwidth(operation) * kernel.bandwidth),
+            "memory": moved / (self._peak_bandwidth(operation) * kernel.bandwidth),
             "few CTAs": serial,
-            "math": operation.flops / (self._peak_rate(operation) * kernel.compute),
+            "math": operation.flops * operation.padding / (self._peak_rate(operation) * kernel.compute),
             "latency": operation.launches * kernel.floor_s,
             "turns": operation.turns * self.profile.turn_s,
         }

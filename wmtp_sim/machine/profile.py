@@ -106,6 +106,14 @@ class Profile(Spec):
     measurements: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
+    def widened(self, factor: float) -> Profile:
+        """This profile with every spread ``factor`` times as wide, at most 10."""
+        kernels = {
+            name: model.model_copy(update={"spread": min(model.spread * factor, 10.0)})
+            for name, model in self.kernels.items()
+        }
+        return self.model_copy(update={"kernels": kernels, "host_spread": min(self.host_spread * factor, 10.0)})
+
     def kernel(self, name: str, variant: str) -> KernelModel:
         """The model of a kernel class, in the implementation asked for where the profile knows it."""
         return self.kernels.get(f"{name}.{variant}") or self.kernels[name]

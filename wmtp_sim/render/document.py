@@ -31,12 +31,12 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
         "engine": f"{estimate.engine.name}@{estimate.engine.version}",
         "profile": {"name": estimate.machine.profile.name, "status": estimate.machine.profile.status},
         "drafter": estimate.drafter.name if estimate.drafter else None,
-        "deployment": _deployment(estimate, show),
+        "deployment": _deployment(estimate),
         "axes": _axes(estimate),
         "acceptance": _acceptance(estimate, show),
         "base": _base(estimate, show),
         "policies": policies,
-        "native_loses_from_depth": _losing_depth(estimate) if shape == () else None,
+        "native_loses": _losing(estimate, show),
         "memory": _memory(estimate, show),
         "warnings": [{"id": w.id, "text": w.text} for w in warnings(estimate)],
     }
@@ -76,7 +76,7 @@ def _shape(array: np.ndarray | None) -> tuple[int, ...]:
     return () if array is None else array.shape
 
 
-def _deployment(estimate: Estimate, show: _Shower) -> dict[str, Any]:
+def _deployment(estimate: Estimate) -> dict[str, Any]:
     work = estimate.work
     return {
         "context": _range(work.context),
@@ -143,8 +143,16 @@ def _policy(result: PolicyResult, show: _Shower) -> dict[str, Any]:
     }
 
 
-def _losing_depth(estimate: Estimate) -> int | None:
-    return estimate.losing_depth("native") if estimate.drafter is not None else None
+def _losing(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
+    """The depth from which native drafting loses (null: at none searched), for one stated depth and acceptance."""
+    lengths = estimate.accept_length
+    if estimate.drafter is None or estimate.work.depth.size > 1 or (lengths is not None and lengths.size > 1):
+        return None
+    losing = estimate.losing_depth("native")
+    found = np.where(losing.depth > 0, losing.depth, np.inf)
+    whole = np.broadcast_to(found, show.full)
+    from_depth = show(whole if not np.isfinite(whole).all() else whole.astype(np.int64))
+    return {"from_depth": from_depth, "searched_to_depth": losing.searched, "acceptance": losing.basis}
 
 
 def _memory(estimate: Estimate, show: _Shower) -> dict[str, Any]:
@@ -157,7 +165,9 @@ def _memory(estimate: Estimate, show: _Shower) -> dict[str, Any]:
 def _arrangement(memory: Memory, show: _Shower) -> dict[str, Any]:
     return {
         "budget_bytes": memory.budget_bytes,
+        "reserve_bytes": memory.reserve_bytes,
         "weights_bytes": memory.weights_bytes,
+        "vision_bytes": memory.vision_bytes,
         "kv_bytes": show(memory.kv_bytes),
         "draft_kv_bytes": show(memory.draft_kv_bytes),
         "draft_kv_share": show(memory.draft_kv_share),

@@ -26,6 +26,7 @@ def print_estimate(estimate: Estimate, console: Console) -> None:
     _heading(estimate, console)
     if estimate.work.shape == ():
         console.print(_point_table(estimate))
+        console.print(Text(_ranges(estimate), style="dim"))
         for line in verdict(estimate):
             console.print(Text(line, style="bold"))
     else:
@@ -64,14 +65,13 @@ def _point_table(estimate: Estimate) -> Table:
     for term in TERMS:
         table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
     table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
-    table.add_row("  90 % interval", *(_interval(cost) for cost in costs), style="dim")
     _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate)
     _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
     _add(table, estimate, "speedup (at most)", times(1.0), _speedup)
     _add(table, estimate, "break-even AL", "", _break_even)
     memories = [estimate.memory[name] for name in names]
     table.add_row("memory per GPU", *map(_used, memories))
-    table.add_row("max context / batch", *map(_room, memories))
+    table.add_row("max context", *(about_tokens(float(memory.max_context)) for memory in memories))
     return table
 
 
@@ -105,9 +105,11 @@ def _used(memory: Memory) -> str:
     return gigabytes(float(memory.total_bytes)) + ("" if memory.fits else " over")
 
 
-def _room(memory: Memory) -> str:
-    """The largest context at this batch, and the largest batch at this context."""
-    return f"{about_tokens(float(memory.max_context))} / {tokens(float(memory.max_batch))}"
+def _ranges(estimate: Estimate) -> str:
+    """Within which milliseconds each step lies, and how sure that is."""
+    label = "90 % interval" if estimate.machine.profile.status == "measured" else "Judged range"
+    costs = {"base": estimate.base, **{str(name): result.cost for name, result in estimate.policies.items()}}
+    return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
 
 
 # --- a sweep ---------------------------------------------------------------------------------------------------

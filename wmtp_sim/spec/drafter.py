@@ -9,17 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from wmtp_sim.spec.base import Count, Size, Spec
-from wmtp_sim.spec.model import Attention, Block, Mixer, Mlp, Model
+from wmtp_sim.spec.model import Attention, Block, Mixer, Mlp, Model, Projection
 from wmtp_sim.spec.precision import GroupFormats
-
-
-class Projection(Spec):
-    """A dense matrix that a draft pass runs before its layers. ``every_step`` False: in the wide pass only."""
-
-    name: str
-    k: Size
-    n: Size
-    every_step: bool = True
 
 
 class Drafter(Spec):
@@ -29,6 +20,8 @@ class Drafter(Spec):
         kind: ``mtp`` (trained with the target), ``eagle`` (head on the target's hidden states), ``model``.
         vocab: rows of the vocabulary matrix that every draft pass multiplies.
         shares_vocabulary: whether embedding and lm_head are the target's own tensors (no extra memory).
+        tied_embeddings: whether a draft model's own embedding and lm_head are one matrix.
+        state_dtype_bytes: width of a draft model's recurrent states.
         resident_copies: separate heads that lie in memory, one per drafted token; 1 is a head reused for all.
         note: what was assumed about it, for people.
     """
@@ -44,6 +37,7 @@ class Drafter(Spec):
     formats: GroupFormats = GroupFormats()
     state_dtype_bytes: Literal[2, 4] = 4
     shares_vocabulary: bool = True
+    tied_embeddings: bool = False
     resident_copies: Size = 1
     shares_index_across_steps: bool = False
     note: str = ""
@@ -63,18 +57,13 @@ def mtp_drafter(model: Model) -> Drafter | None:
     if model.mtp is None:
         return None
     head, hidden = model.mtp, model.hidden
-    joined = (
-        (Projection(name="e_proj", k=hidden, n=hidden), Projection(name="h_proj", k=hidden, n=hidden))
-        if head.projection == "split"
-        else (Projection(name="mtp_proj", k=2 * hidden, n=hidden),)
-    )
     return Drafter(
         kind="mtp",
         name=f"{model.name} MTP head",
         hidden=hidden,
         vocab=model.vocab,
         blocks=head.blocks,
-        projections=joined,
+        projections=head.projections(hidden),
         norms=head.norms,
         extra_params=head.extra_params,
         formats=model.precision.head,
@@ -97,6 +86,7 @@ def model_drafter(draft: Model) -> Drafter:
         formats=draft.precision.target,
         state_dtype_bytes=draft.state_dtype_bytes,
         shares_vocabulary=False,
+        tied_embeddings=draft.tied_embeddings,
     )
 
 

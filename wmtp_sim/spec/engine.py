@@ -39,16 +39,21 @@ class AttentionKernel(Spec):
         max_splits: thread blocks along the context per stream; 0 lets the kernel fill the GPU.
         tile_tokens: fewest cached tokens per thread block.
         row_tile: query rows are padded to a multiple of this in arithmetic.
+        verify_mask_bytes: bytes moved per (verify row x cached token) to build an explicit mask, all passes over it.
     """
 
     streams: Literal["kv_head", "q_head"] = "kv_head"
     max_splits: int = Field(default=0, ge=0)
     tile_tokens: int = Field(default=64, ge=1)
     row_tile: int = Field(default=1, ge=1)
+    verify_mask_bytes: float = Field(default=0, ge=0)
 
 
 class AttentionChoice(Spec):
-    """The kernel that serves each pass; names of ``Engine.attention_kernels``."""
+    """The kernel that serves each pass; names of ``Engine.attention_kernels``.
+
+    The draft kernel honours a window where the engine has one that does, so that draft policies compare like with like.
+    """
 
     base: str
     verify: str
@@ -59,12 +64,15 @@ class AttentionChoice(Spec):
 class IndexBuild(Spec):
     """Kernels that write the list of cache slots a pass will read: cheap in bytes, slow in dependent turns.
 
-    ``turns = positions / tokens_per_turn / blocks``; with ``per_depth`` once for every draft pass, in parallel.
+    One program walks a list, ``tokens_per_turn`` at a time; with ``tokens_per_block`` a list is cut into blocks of that
+    many tokens, of which at most ``max_blocks`` run for all lists and sequences together. With ``per_depth`` every
+    narrow draft pass has a list of its own.
     """
 
     phase: Phase
     tokens_per_turn: float = Field(gt=0)
-    blocks: float = Field(default=1, gt=0)
+    tokens_per_block: float | None = Field(default=None, gt=0)
+    max_blocks: float = Field(default=512, ge=1)
     bytes_per_position: float = Field(default=12, ge=0)
     launches: float = Field(default=1, ge=0)
     per_depth: bool = False
@@ -79,10 +87,27 @@ class Host(Spec):
 
 
 class StateHandling(Spec):
-    """Recurrent states under speculation: writes per verify row, and state copies when a row is accepted."""
+    """Recurrent states under speculation.
+
+    Attributes:
+        writes_per_row: states written per verify row.
+        commit_copies: states read or written when a row is accepted.
+        resident_snapshots: held per sequence beside the state itself: one per verify row, or one per drafted token.
+    """
 
     writes_per_row: float = Field(default=1, ge=0)
     commit_copies: float = Field(default=0, ge=0)
+    resident_snapshots: Literal["per_row", "per_draft"] = "per_row"
+
+
+class Note(Spec):
+    """What a person must know about an engine on GPUs of some architectures, as the GPU file names them; () is all."""
+
+    text: str
+    architectures: tuple[str, ...] = ()
+
+    def concerns(self, architecture: str) -> bool:
+        return not self.architectures or architecture in self.architectures
 
 
 class Engine(Spec):
@@ -90,29 +115,28 @@ class Engine(Spec):
 
     Attributes:
         window_policies: draft windows the release can really run; others are priced as what-if and say so.
-        pad_draft_rows: draft passes of one row run padded to depth + 1 rows.
+        attention: kernels per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
+        pad_draft_rows: the rows of a narrow draft pass, all sequences together, are padded to a multiple of depth + 1.
         elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
             embedding, after its fusions.
-        mask_bytes_per_cell: bytes per (verify row x cached token) of an explicit attention mask, all passes over it.
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
 
     name: str
     version: str
     title: str
-    attention: AttentionChoice
+    attention: dict[str, AttentionChoice]
     attention_kernels: dict[str, AttentionKernel]
     window_policies: tuple[Literal["flag", "ring"], ...] = ()
     pad_draft_rows: bool = False
     elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]
     sample_launches: float = Field(default=0, ge=0)
-    mask_bytes_per_cell: float = Field(default=0, ge=0)
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()
     host: Host = Host()
     ideal: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     sources: tuple[str, ...]
 
     @model_validator(mode="after")
@@ -124,7 +148,15 @@ class Engine(Spec):
 
     @model_validator(mode="after")
     def _kernels_exist(self) -> Engine:
-        for phase, name in self.attention:
-            if name not in self.attention_kernels:
-                raise ValueError(f"attention.{phase} names {name!r}, which attention_kernels does not define")
+        if "default" not in self.attention:
+            raise ValueError("attention lacks default, the kernels for GPUs that it does not name")
+        for architecture, choice in self.attention.items():
+            for phase, name in choice:
+                if name not in self.attention_kernels:
+                    where = f"attention.{architecture}.{phase}"
+                    raise ValueError(f"{where} names {name!r}, which attention_kernels does not define")
         return self
+
+    def attention_on(self, architecture: str) -> AttentionChoice:
+        """The attention kernels that this release picks on a GPU architecture."""
+        return self.attention.get(architecture) or self.attention["default"]

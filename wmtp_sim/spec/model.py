@@ -250,6 +250,19 @@ class Block(Spec):
     extra_params: Count = 0
 
 
+class Projection(Spec):
+    """A dense matrix that a draft pass runs before its layers. ``every_step`` False: in the wide pass only."""
+
+    name: str
+    k: Size
+    n: Size
+    every_step: bool = True
+
+    @property
+    def params(self) -> int:
+        return self.k * self.n
+
+
 class MtpHead(Spec):
     """A trained multi-token-prediction (NEXTN) head that ships with the target.
 
@@ -269,14 +282,20 @@ class MtpHead(Spec):
     copied_params: ParamCount = 0
     shares_index_across_steps: bool = False
 
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """The matrices that join the next token's embedding and the target's hidden state, in a model of that width."""
+        if self.projection == "split":
+            return tuple(Projection(name=name, k=hidden, n=hidden) for name in ("e_proj", "h_proj"))
+        return (Projection(name="mtp_proj", k=2 * hidden, n=hidden),)
+
 
 class Model(Spec):
     """A target (or an independent draft) model.
 
     ``max_context`` is the config's position limit, ``rope`` says whether positions are encoded at all (NoPE models run
     beyond it), ``mtp`` is None when there is no trained head, and ``mtp_note`` then says why in a sentence.
-    ``vision_params`` sit in the checkpoint but not in a decode step. ``recurrent_state_dtype_bytes`` is the width of
-    recurrent states, ``checkpoint_only_params`` counts tensors (vision tower apart) that no step reads.
+    ``state_dtype_bytes`` is the width of recurrent states. ``vision_params`` lie in memory beside the text model, but
+    no decode step reads them.
     """
 
     name: str

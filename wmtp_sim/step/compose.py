@@ -19,7 +19,7 @@ import numpy as np
 
 from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.spec.engine import AttentionKernel, Engine, Phase
+from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Phase
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import state_bytes_per_sequence
@@ -83,6 +83,11 @@ class Step:
             return self.host.seconds
         return sum((part.total.seconds for part in self.parts if part.term == name), start=np.float64(0.0))
 
+    def kv_read_bytes(self, *terms: Term) -> Array:
+        """Bytes of KV that some terms move, all their passes together."""
+        operations = (operation for part in self.parts if part.term in terms for operation in part.operations())
+        return sum((operation.kv * operation.repeats for operation in operations), start=np.float64(0.0))
+
     @property
     def entries(self) -> Iterator[Entry]:
         """Every operation with its time."""
@@ -143,7 +148,7 @@ class Composer:
 
     def _base_forward(self) -> Iterator[Operation]:
         shape = self._target_pass(rows=1.0, state_writes=1.0)
-        yield from self._served(self.engine.attention.base, target_forward(self.model, shape))
+        yield from self._served(self._attention.base, target_forward(self.model, shape))
         yield from self._index("base", self.work.context, lists=1.0)
 
     def _base_sampling(self) -> Iterator[Operation]:
@@ -155,8 +160,8 @@ class Composer:
         passes = np.maximum(work.depth - head.resident_copies, 0.0)
         shape = self._draft_pass(rows=1.0, attended=committed + work.depth / 2.0 - 1.0)
         if self.engine.pad_draft_rows:
-            shape = replace(shape, rows=work.depth + 1.0)
-        for operation in self._served(self.engine.attention.draft, draft_forward(head, shape, work.batch)):
+            shape = replace(shape, row_multiple=work.depth + 1.0)
+        for operation in self._served(self._attention.draft, draft_forward(head, shape, work.batch)):
             if not (head.shares_index_across_steps and operation.kernel == "index_scan"):
                 yield operation.times(passes)
         for operation in self._index("draft", committed, lists=passes):
@@ -166,12 +171,11 @@ class Composer:
         """The target over depth + 1 rows; every row leaves a snapshot of the recurrent states."""
         rows = self.work.depth + 1.0
         shape = self._target_pass(rows, state_writes=rows * self.engine.state.writes_per_row)
-        yield from self._served(self.engine.attention.verify, target_forward(self.model, shape))
+        yield from self._served(self._attention.verify, target_forward(self.model, shape))
         yield from self._index("verify", self.work.context, lists=1.0)
-        if self.engine.mask_bytes_per_cell:
+        if mask_bytes := self.engine.attention_kernels[self._attention.verify].verify_mask_bytes:
             cells = self.work.batch * rows * (self.work.context + rows)
-            mask = self.engine.mask_bytes_per_cell * cells
-            yield Operation(name="mask.build", kernel="copy", metadata=mask, launches=3.0)
+            yield Operation(name="mask.build", kernel="copy", metadata=mask_bytes * cells, launches=3.0)
 
     def _extend(self, read: Read) -> Iterator[Operation]:
         """The drafter over the rows just verified, rejected ones included.
@@ -182,7 +186,7 @@ class Composer:
         passes = np.minimum(self.work.depth, float(self._head.resident_copies))
         shape = self._draft_pass(rows=self.work.depth + 1.0, attended=committed)
         forward = draft_forward(self._head, shape, self.work.batch, wide=True)
-        for operation in self._served(self.engine.attention.extend, forward):
+        for operation in self._served(self._attention.extend, forward):
             yield operation.times(passes)
         yield from self._index("extend", committed, lists=1.0)
 
@@ -194,6 +198,10 @@ class Composer:
             yield state_commit(state, self.work.batch, self.engine.state.commit_copies)
 
     # --- pieces ---
+
+    @property
+    def _attention(self) -> AttentionChoice:
+        return self.engine.attention_on(self.machine.gpu.architecture)
 
     @property
     def _head(self) -> Drafter:
@@ -237,12 +245,16 @@ class Composer:
         for build in self.engine.index:
             if build.phase != phase:
                 continue
-            count = lists if build.per_depth else 1.0
+            count = np.maximum(lists, 1.0) if build.per_depth else 1.0
+            blocks: Array = 1.0
+            if build.tokens_per_block is not None:
+                shared = np.maximum(np.floor(build.max_blocks / (count * self.work.batch)), 1.0)
+                blocks = np.minimum(np.ceil(positions / build.tokens_per_block), shared)
             yield Operation(
                 name="index.build",
                 kernel="index_build",
                 metadata=self.work.batch * positions * count * build.bytes_per_position,
-                turns=np.ceil(positions / build.tokens_per_turn / build.blocks),
+                turns=np.ceil(positions / build.tokens_per_turn / blocks),
                 launches=build.launches,
             )
 
@@ -275,7 +287,7 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     stream_bytes = operation.kv / operation.streams
     return replace(
         operation,
-        flops=operation.flops * np.ceil(rows_of_one / rule.row_tile) * rule.row_tile / rows_of_one,
-        kv=operation.kv * (operation.query_heads if per_head else 1.0),
+        padding=np.ceil(rows_of_one / rule.row_tile) * rule.row_tile / rows_of_one,
+        rereads=operation.query_heads if per_head else 1.0,
         serial_bytes=stream_bytes * piece / operation.positions,
     )

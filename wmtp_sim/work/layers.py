@@ -48,6 +48,7 @@ class Pass:
             route independently; measured on consecutive tokens: 0.2 to 0.5).
         state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
         tp: tensor-parallel ranks that share matrices, heads and experts.
+        row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
     """
 
     batch: Array
@@ -58,11 +59,12 @@ class Pass:
     overlap: float = 0.0
     state_writes: Array = 1.0
     tp: int = 1
+    row_multiple: Array = 1.0
 
     @property
     def tokens(self) -> Array:
-        """Rows of all sequences together: what a matrix product sees."""
-        return self.batch * self.rows
+        """Rows of all sequences together, padding included: what a matrix product sees."""
+        return np.ceil(self.batch * self.rows / self.row_multiple) * self.row_multiple
 
 
 # --- matrices --------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
         kernel="moe",
         math=fmt.math,
         flops=2.0 * pairs * one_expert / shape.tp,
-        weights=expert_union(moe, shape.batch, shape.rows, shape.overlap)
+        weights=expert_union(moe, shape.batch, shape.tokens / shape.batch, shape.overlap)
         * one_expert
         * fmt.bytes_per_weight
         / shape.tp,
@@ -181,7 +183,7 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
     read = Operation(
         name="attention.mla",
         kernel="mla",
-        flops=2.0 * shape.tokens * heads * seen * (2 * a.kv_lora_rank + a.qk_rope_head_dim),
+        flops=2.0 * shape.batch * shape.rows * heads * seen * (2 * a.kv_lora_rank + a.qk_rope_head_dim),
         kv=shape.batch * positions * latent_token_bytes(a, shape.kv_bytes),
         activations=ACTIVATION_BYTES * shape.tokens * heads * (a.latent_dim + a.kv_lora_rank),
         streams=shape.batch,
@@ -208,7 +210,7 @@ def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]
     read = Operation(
         name="attention.compressed",
         kernel="mla",
-        flops=4.0 * shape.tokens * heads * seen * a.head_dim,
+        flops=4.0 * shape.batch * shape.rows * heads * seen * a.head_dim,
         kv=shape.batch * positions * a.head_dim * shape.kv_bytes,
         activations=2 * ACTIVATION_BYTES * shape.tokens * heads * a.head_dim,
         streams=shape.batch,
@@ -225,7 +227,7 @@ def _index_scan(shape: Pass, positions: Array, key_bytes: float, width: int) -> 
     return Operation(
         name="attention.index_scan",
         kernel="index_scan",
-        flops=2.0 * shape.tokens * positions * width,
+        flops=2.0 * shape.batch * shape.rows * positions * width,
         kv=shape.batch * positions * key_bytes,
         activations=4.0 * shape.tokens * positions,
         launches=2.0,
@@ -308,3 +310,8 @@ def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupForma
 def all_reduce(payload: Array, ranks: int) -> Operation:
     """A ring all-reduce: each rank sends 2(n-1)/n of the payload over its link. ``activations`` are link bytes."""
     return Operation(name="collective.all_reduce", kernel="collective", activations=2.0 * (ranks - 1) / ranks * payload)
+
+
+def all_gather(payload: Array, ranks: int) -> Operation:
+    """An all-gather: each rank receives the others' (n-1)/n of the whole payload. ``activations`` are link bytes."""
+    return Operation(name="collective.all_gather", kernel="collective", activations=(ranks - 1) / ranks * payload)

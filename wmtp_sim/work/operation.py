@@ -49,6 +49,8 @@ class Operation:
         query_rows: query rows that one stream serves (rows x query heads of the stream); pads to tensor-core tiles.
         query_heads: query heads that share one stream.
         positions: cached tokens that one stream walks.
+        padding: FLOPs that the kernel runs over those that count (query rows padded to its tile).
+        rereads: times that the kernel reads the KV bytes over once.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         turns: dependent loop turns that no bandwidth shortens (index builders).
         geometry: sizes that efficiency depends on beyond bytes and FLOPs, fixed for one layer of one model: inputs and
@@ -71,6 +73,8 @@ class Operation:
     query_rows: Array = 0.0
     query_heads: float = 1.0
     positions: Array = 0.0
+    padding: Array = 1.0
+    rereads: Array = 1.0
     serial_bytes: Array = 0.0
     turns: Array = 0.0
     geometry: tuple[float, ...] = ()

@@ -28,7 +28,7 @@ from wmtp_sim.spec.model import (
     Mlp,
     Model,
     Moe,
-    MtpHead,
+    Projection,
     SparseIndexer,
 )
 from wmtp_sim.spec.precision import WeightGroup
@@ -334,6 +334,11 @@ def residual_mixing(block: Block, hidden: int) -> Weights:
     return Weights((matrix,) * sublayers, sublayers * (mix + 3))
 
 
+def projection_matrix(projection: Projection) -> Matrix:
+    """A draft head's projection: engines build it unquantised, whole on every rank."""
+    return Matrix(projection.name, projection.k, projection.n, "small", stiff=projection.n)
+
+
 # --- totals ----------------------------------------------------------------------------------------------------
 
 
@@ -365,20 +370,13 @@ def active_params(model: Model) -> int:
     return model.vocab * model.hidden + layers + model.final_norms * model.hidden + model.extra_params
 
 
-def head_projection(head: MtpHead, hidden: int) -> tuple[Matrix, ...]:
-    """The matrices that join the next token's embedding and the target's hidden state."""
-    if head.projection == "split":
-        return tuple(Matrix(name, hidden, hidden, "small", stiff=hidden) for name in ("e_proj", "h_proj"))
-    return (Matrix("mtp_proj", 2 * hidden, hidden, "small", stiff=hidden),)
-
-
 def mtp_params(model: Model) -> int:
     """Parameters of one trained head: projection, norms, its layer, without vocabulary matrices. 0 without a head."""
     if model.mtp is None:
         return 0
     head, hidden = model.mtp, model.hidden
     layers = sum(block_params(block, hidden) for block in head.blocks)
-    joined = sum(m.params for m in head_projection(head, hidden))
+    joined = sum(projection.params for projection in head.projections(hidden))
     return joined + layers + head.norms * hidden + head.extra_params
 
 
@@ -388,7 +386,7 @@ def mtp_active_params(model: Model) -> int:
         return 0
     head, hidden = model.mtp, model.hidden
     layers = sum(block_active_params(block, hidden) for block in head.blocks)
-    joined = sum(m.params for m in head_projection(head, hidden))
+    joined = sum(projection.params for projection in head.projections(hidden))
     return joined + layers + head.norms * hidden + head.extra_params
 
 

@@ -1,0 +1,89 @@
+"""Numbers of tensor-parallel ranks that engines refuse are refused, by the size that does not split."""
+
+from __future__ import annotations
+
+import pytest
+
+import wmtp_sim
+from wmtp_sim.catalog.models import load_model, model_names
+from wmtp_sim.errors import InputError
+from wmtp_sim.spec.model import Attention, Block, CompressedAttention, KimiDeltaAttention, LightningAttention, Mlp, Moe
+from wmtp_sim.spec.parallel import check_ranks
+
+
+def estimate(name: str, tp: int, depth: int = 0, drafter: str = "mtp") -> None:
+    wmtp_sim.estimate(name, "h200", context=4096, depth=depth, drafter=drafter, tp=tp)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "says"),
+    [
+        ("qwen3-8b", 3, "3 ranks cannot share the 32 query heads of qwen3-8b; one of 1, 2, 4, 8, 16, 32"),
+        ("qwen3-8b", 64, "64 ranks cannot share the 32 query heads of qwen3-8b"),
+        ("qwen3.5-35b-a3b", 3, "3 ranks cannot share the 32 value heads of qwen3.5-35b-a3b; one of 1, 2, 4, 8, 16"),
+        ("qwen3.5-35b-a3b", 32, "32 ranks cannot share the 16 key heads"),
+        ("qwen2.5-7b-instruct-1m", 8, "8 ranks cannot share the 28 query heads"),
+        ("qwen2.5-7b-instruct-1m", 7, "7 ranks can neither share nor replicate the 4 KV heads"),
+        ("glm-4.5-air", 24, "24 ranks cannot share the 1408 inner channels of an expert of glm-4.5-air"),
+        ("falcon-h1-34b", 5, "5 ranks can neither share nor replicate the 4 KV heads"),
+        ("deepseek-v3", 3, "3 ranks cannot share the 128 heads"),
+        ("kimi-k3", 9, "9 ranks cannot share the 96 heads of kimi-k3; one of 1, 2, "),
+        ("nemotron-h-8b", 12, "12 ranks cannot share the 128 heads"),
+        ("jamba-1.5-mini", 3, "3 ranks cannot share the 8192 channels"),
+    ],
+)
+def test_targets(name: str, tp: int, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        estimate(name, tp)
+    assert str(caught.value).startswith(f"--tp: {says}")
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (Attention(q_heads=16, kv_heads=4, head_dim=64, v_head_dim=64), "16 query heads"),
+        (LightningAttention(heads=16, head_dim=64), "16 heads"),
+        (KimiDeltaAttention(heads=16, head_dim=64, conv_kernel=4, decay_entries=16), "16 heads"),
+        (
+            CompressedAttention(
+                heads=18, head_dim=64, rope_dim=8, q_lora_rank=8, o_groups=4, o_lora_rank=8, window=128, ratio=0
+            ),
+            "4 output groups",
+        ),
+        (Mlp(inner=1000), "1000 inner channels of an MLP"),
+        (Moe(experts=9, top_k=3, inner=1000), "1000 inner channels of an expert"),
+        (Moe(experts=9, top_k=3, inner=9, shared_inner=1000), "1000 inner channels of the shared expert"),
+    ],
+)
+def test_parts(part: object, says: str) -> None:
+    kind = "channels" if isinstance(part, Mlp | Moe) else "mixers"
+    blocks = (Block.model_validate({kind: (part,), "norms": 2}),)
+    check_ranks(1, [("mine", blocks)])
+    with pytest.raises(InputError, match=f"^--tp: 9 ranks cannot share the {says} of mine; one of 1"):
+        check_ranks(9, [("mine", blocks)])
+
+
+def test_few_kv_heads_are_replicated() -> None:
+    """As many ranks as query heads, whatever the KV heads; but not three halves of a KV head each."""
+    blocks = (Block(mixers=(Attention(q_heads=24, kv_heads=4, head_dim=64, v_head_dim=64),), norms=2),)
+    for ranks in (1, 2, 4, 8, 12, 24):
+        check_ranks(ranks, [("mine", blocks)])
+    for ranks in (3, 6):
+        with pytest.raises(InputError, match="the 4 KV heads of mine; one of 1, 2, 4, 8, 12, 24"):
+            check_ranks(ranks, [("mine", blocks)])
+
+
+def test_drafters_share_the_ranks() -> None:
+    """A drafter with fewer heads than the target limits the ranks, as long as it drafts."""
+    estimate("llama-3.1-70b", 64)
+    with pytest.raises(
+        InputError, match=r"cannot share the 32 query heads of llama-3\.2-1b; one of 1, 2, 4, 8, 16, 32$"
+    ):
+        estimate("llama-3.1-70b", 64, depth=3, drafter="llama-3.2-1b")
+    estimate("llama-3.1-70b", 64, drafter="llama-3.2-1b")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_ordinary_numbers_serve_every_model(name: str) -> None:
+    for tp in (1, 2, 4):
+        estimate(name, tp, depth=1 if load_model(name).mtp else 0)
