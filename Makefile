@@ -56,5 +56,5 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) hatchling
-	$(INSTALL) --no-build-isolation --editable '.[dev]'
+	$(INSTALL) --no-build-isolation --editable '.[dev,gpu]'
 	@touch $(CORE) $@

@@ -1,0 +1,112 @@
+"""How long one launch takes inside a CUDA graph: medians over replays, inputs rotated through more than the L2.
+
+On a GPU a graph of back-to-back launches is captured once and replayed: what a step pays per kernel, gap included.
+Every launch in it works on another set of inputs, so that none finds its bytes in the cache. On a CPU the
+same launches run in a plain loop, so that everything around them can be exercised anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+#: Launches per graph: enough to hide the graph's own start, few enough to capture quickly.
+GRAPH_LAUNCHES = 20
+#: Rotated inputs hold at least this many times the L2.
+L2_TIMES = 3.0
+MIN_REPLAYS = 5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of one launch: median and spread over replays. ``launches`` were timed in all."""
+
+    seconds: float
+    p10: float
+    p90: float
+    replays: int
+    launches: int
+
+    @property
+    def noise(self) -> float:
+        """Half the 10-90 % range over the median."""
+        return (self.p90 - self.p10) / (2 * self.seconds)
+
+
+def input_sets(set_bytes: int, l2_bytes: int, free_bytes: int) -> int:
+    """How many input sets to rotate: at least ``L2_TIMES`` the L2 in all, within 40 % of free memory, at most 64."""
+    wanted = math.ceil(L2_TIMES * l2_bytes / max(set_bytes, 1)) + 1
+    affordable = int(0.4 * free_bytes / max(set_bytes, 1))
+    return max(1, min(wanted, affordable, 64))
+
+
+def warm_up(device: torch.device, seconds: float = 3.0) -> None:
+    """Bring a GPU to its working clocks and heat: the first second of an idle one runs up to 12 % faster (H200)."""
+    if device.type != "cuda":
+        return
+    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        for _ in range(10):
+            torch.mm(a, b)
+            b.copy_(a)
+        torch.cuda.synchronize(device)
+
+
+def measure(launch: Callable[[int], object], sets: int, device: torch.device, budget_s: float) -> Sample:
+    """Time ``launch(i)`` for input sets i = 0..sets-1, within about ``budget_s`` seconds.
+
+    The launch must be capturable: fixed shapes, preallocated outputs, no host synchronisation.
+    """
+    for i in range(min(sets, 3)):
+        launch(i)
+    if device.type != "cuda":
+        return _measure_loop(launch, sets, budget_s)
+    torch.cuda.synchronize(device)
+    count = sets * max(1, GRAPH_LAUNCHES // sets)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            launch(i % sets)
+    return _measure_replays(graph, count, budget_s)
+
+
+def _measure_replays(graph: torch.cuda.CUDAGraph, count: int, budget_s: float) -> Sample:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def replay() -> float:
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / count
+
+    graph.replay()
+    first = replay()
+    replays = max(MIN_REPLAYS, min(200, int(budget_s / max(first * count, 1e-6))))
+    return _sample([replay() for _ in range(replays)], count)
+
+
+def _undisturbed(times: list[float]) -> list[float]:
+    """The faster half: on a CPU, whatever else runs interrupts the rest."""
+    return sorted(times)[: max(MIN_REPLAYS, len(times) // 2)]
+
+
+def _measure_loop(launch: Callable[[int], object], sets: int, budget_s: float) -> Sample:
+    times: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    while len(times) < MIN_REPLAYS or (time.perf_counter() < deadline and len(times) < 200):
+        begin = time.perf_counter()
+        launch(len(times) % sets)
+        times.append(time.perf_counter() - begin)
+    return _sample(_undisturbed(times), 1)
+
+
+def _sample(times: list[float], count: int) -> Sample:
+    tenths = statistics.quantiles(times, n=10, method="inclusive")
+    return Sample(statistics.median(times), tenths[0], tenths[-1], len(times), len(times) * count)
