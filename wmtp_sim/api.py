@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -9,18 +10,20 @@ from numpy.typing import ArrayLike
 
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
-from wmtp_sim.catalog.gpus import load_gpu
+from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
 from wmtp_sim.catalog.models import load_model
-from wmtp_sim.catalog.profiles import IDEAL, profile_for
+from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, load_profile, profile_for, slug
 from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
+from wmtp_sim.machine.profile import Profile
 from wmtp_sim.spec.acceptance import Acceptance, Source, state_acceptance
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.parallel import check_ranks
-from wmtp_sim.spec.precision import KV_BYTES, override
+from wmtp_sim.spec.precision import KV_BYTES, Precision, override
 from wmtp_sim.spec.workload import Workload
 
 #: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
@@ -51,6 +54,7 @@ def estimate(
     draft_kv: str | None = None,
     overlap: float = 0.0,
     tp: int = 1,
+    profile: str | Profile | None = None,
 ) -> Estimate:
     """What a speculative step costs and gains, for native, flag and ring draft KV.
 
@@ -69,6 +73,8 @@ def estimate(
         kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
         tp: tensor-parallel ranks, which must divide heads and inner sizes of target and drafter.
+        profile: name or file of a machine profile, or a `Profile`; the GPU's own otherwise. One of another GPU is
+            carried over, with wider ranges.
 
     Raises:
         InputError: naming the flag or config field, its value and what to type instead.
@@ -109,12 +115,60 @@ def estimate(
     return Estimate(
         model=target,
         engine=chosen,
-        machine=Machine(device, IDEAL if chosen.ideal else profile_for(device)),
+        machine=Machine(device, _profile(chosen, device, profile)),
         work=work,
         drafter=drafts,
         acceptance=acceptance,
         windowed_acceptance=windowed,
     )
+
+
+def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profile:
+    """The stated profile, carried over where it is another GPU's, or the one that serves the GPU."""
+    if engine.ideal:
+        if stated is not None:
+            raise InputError("--profile", f"the {engine.name} engine runs at datasheet peaks", "drop the flag")
+        return IDEAL
+    if stated is None:
+        return profile_for(device)
+    profile = load_profile(stated) if isinstance(stated, str) else stated
+    known = named_by_driver(profile.gpu) if profile.gpu else None
+    same = profile.gpu is not None and (slug(profile.gpu) == slug(device.name) or known == device)
+    return profile if same else profile.transferred(ELSEWHERE)
+
+
+def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: str | Gpu | None = None) -> Validation:
+    """Predicted steps beside measured ones (``wmtp-steps/1``).
+
+    The bench measures random bf16 weights and caches and float32 states, whatever the checkpoint holds: so it is
+    predicted. How many experts the verified rows touched was counted, and is an input like an acceptance.
+
+    Args:
+        steps: a file of measured steps.
+        profile: as `estimate` takes it.
+        gpu: where the steps were measured, if the catalogue does not know its driver's name.
+
+    Raises:
+        InputError: naming the file's field, or the flag.
+    """
+    measured = read_steps(Path(steps))
+    device = gpu if gpu is not None else named_by_driver(measured.gpu)
+    if device is None:
+        raise InputError(
+            "--gpu", f"the catalogue has no {measured.gpu[:60]!r}", "describe it in a TOML file: --gpu FILE"
+        )
+    target = load_model(measured.model)
+    target = target.model_copy(update={"precision": Precision(), "state_dtype_bytes": 4})
+    drafter = "mtp" if target.mtp is not None else "eagle"  # verify and sample do not depend on it
+
+    def estimate_of(point: MeasuredStep) -> Estimate:
+        sizes = {name: getattr(point, name) for name in ("context", "depth", "window", "sink", "batch")}
+        overlap = measured_overlap(target, point)
+        return estimate(
+            target, device, **sizes, engine="bench", drafter=drafter, kv="bf16", overlap=overlap, profile=profile
+        )
+
+    return compare(measured, estimate_of)
 
 
 def _acceptance(work: Workload, source: Source, **stated: ArrayLike | None) -> Acceptance:

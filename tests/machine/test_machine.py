@@ -365,13 +365,13 @@ def test_gemm_points(k, n, form, measured):
 
 
 def test_expert_point():
-    """80 launches of a Qwen3.5-35B base step: 868 us for 2.01 GB."""
+    """80 launches of a Qwen3.5-35B base step: 868 us for 2.01 GB, and 160 small kernels around them at 1.5 us."""
     moe = Moe(experts=256, top_k=8, inner=512)
     shape = Pass(batch=1, rows=1, attended=1, kv_bytes=2, state_bytes=4)
     found = experts(moe, shape, 2048, GroupFormats()).times(40)
     assert found.weights * 40 == pytest.approx(2.01e9, rel=0.005)
     assert found.launches * 40 == 80
-    assert seconds(found, H200) == pytest.approx(868 * US, rel=0.15)
+    assert seconds(found, H200) == pytest.approx((868 + 160 * 1.5) * US, rel=0.15)
 
 
 def test_recurrent_point():

@@ -56,7 +56,7 @@ def table_of(lines: list[str]) -> dict[str, list[str]]:
     heading = next(i for i, line in enumerate(lines) if line.split()[:1] == ["base"])
     for line in lines[heading + 1 :]:
         cells = re.split(r"\s{2,}", line.strip())
-        if line.startswith(("Speculation", "Depth", "Base step", "Does not", "The target", "Judged range")):
+        if line.startswith(("Speculation", "Depth", "Base step", "Does not", "The target", "Judged", "Range", "90 %")):
             break
         found[cells[0]] = cells[1:]
     return found

@@ -59,6 +59,25 @@ def load_gpu(reference: str) -> Gpu:
     raise InputError("--gpu", f"no catalogue GPU is called {reference[:120]!r}", _suggestion(reference))
 
 
+def named_by_driver(name: str) -> Gpu | None:
+    """The catalogue's GPU that a driver calls ``name``, which may be shorter or longer than the catalogue's own name.
+
+    ``NVIDIA H100 80GB HBM3`` is ``NVIDIA H100 80GB HBM3 (SXM5)``. None where none or several fit.
+    """
+    asked, known = _words(name), {key: _words(_shipped(key).name) for key in gpu_names()}
+    exact = [key for key, words in known.items() if words == asked]
+    longer = [key for key, words in known.items() if words[: len(asked)] == asked]
+    shorter = [key for key, words in known.items() if asked[: len(words)] == words]
+    for found in (exact, longer, shorter):
+        if found:
+            return _shipped(found[0]) if len(found) == 1 else None
+    return None
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
 @cache
 def _shipped(name: str) -> Gpu:
     return validated(_catalog()["gpus"][name], Gpu, f"gpus.json: {name}")

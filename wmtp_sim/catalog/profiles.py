@@ -1,13 +1,23 @@
-"""Machine profiles by name, and the one that serves a GPU."""
+"""Machine profiles by name or file, and the one that serves a GPU.
+
+A GPU that somebody calibrated is served by its own profile: the user's, else the shipped one. Any other GPU is served
+by the shipped profile whose GPU is nearest, carried over by datasheet ratios (*transferred*), with wider ranges. Kernel
+classes that no calibration measured keep the documented constants of ``uncalibrated.toml``.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from wmtp_sim.catalog.toml_files import read_spec
+from wmtp_sim.catalog.fields import read_json_object
+from wmtp_sim.catalog.toml_files import read_spec, validated
+from wmtp_sim.errors import InputError
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import KernelClass
@@ -26,20 +36,104 @@ IDEAL = Profile(
     host_spread=1.0,
 )
 
-
 #: By how much a GPU other than the measured one widens every spread. Judged: the published B200 steps of Windowed-MTP
 #: (SGLang 26.06) run 1.7 to 2.5 times the expected value, and 1.8 takes the widest of them into the range.
 ELSEWHERE = 1.8
 
 
 def profile_for(gpu: Gpu) -> Profile:
-    """The profile that serves a GPU, with wider ranges where it was measured on another one."""
-    profile = uncalibrated()
-    return profile if gpu.name == profile.gpu else profile.widened(ELSEWHERE)
+    """The profile that serves a GPU: its own, or the shipped one transferred from the nearest measured GPU."""
+    for path in (*_user_paths(), *_shipped_paths()):
+        if path.stem == slug(gpu.name):
+            return load_profile(str(path))
+    return nearest_measured(gpu).transferred(ELSEWHERE)
+
+
+def nearest_measured(gpu: Gpu) -> Profile:
+    """The shipped measured profile to transfer from. One is shipped, so that it is the nearest to every GPU."""
+    shipped = [load_profile(str(path)) for path in _shipped_paths()]
+    return shipped[0] if shipped else uncalibrated()
+
+
+@cache
+def load_profile(reference: str) -> Profile:
+    """A profile by name (``nvidia-h200``) or file.
+
+    Raises:
+        InputError: no such profile, another schema, a class that this release does not know, numbers out of range.
+    """
+    for path in (*_user_paths(), *_shipped_paths()):
+        if reference == path.stem:
+            return read_profile(path)
+    if not reference.endswith(".json"):
+        names = ", ".join(profile_names()) or "none yet"
+        raise InputError("--profile", f"no profile is called {reference[:60]!r}", f"known: {names}; or a .json file")
+    return read_profile(Path(reference))
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile from its JSON file."""
+    document = read_json_object(path)
+    stated = document.pop("schema", None)
+    if stated != SCHEMA:
+        raise InputError(f"{path}: schema", f"is {stated!r}", f"this release reads {SCHEMA!r}")
+    _refuse_unknown_classes(document, path)
+    profile = validated(document, Profile, str(path))
+    return profile.model_copy(update={"kernels": dict(uncalibrated().kernels) | profile.kernels})
+
+
+def _refuse_unknown_classes(document: dict[str, Any], path: Path) -> None:
+    kernels = document.get("kernels")
+    for name in kernels if isinstance(kernels, dict) else ():
+        if name.split(".")[0] not in get_args(KernelClass):
+            known = ", ".join(get_args(KernelClass))
+            raise InputError(f"{path}: kernels", f"{name[:40]!r} is no kernel class of this release", f"known: {known}")
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the user's and the shipped profiles."""
+    return tuple(dict.fromkeys(path.stem for path in (*_user_paths(), *_shipped_paths())))
+
+
+def profile_path(name: str) -> Path:
+    """The file of one of `profile_names`: the user's before the shipped one."""
+    paths = (*_user_paths(), *_shipped_paths())
+    return next((path for path in paths if path.stem == name), user_folder() / f"{name}.json")
+
+
+def user_folder() -> Path:
+    """Where ``wmtp calibrate`` keeps profiles: ``$WMTP_PROFILES``, else the user's data folder."""
+    stated = os.environ.get("WMTP_PROFILES")
+    if stated:
+        return Path(stated)
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "wmtp" / "profiles"
+
+
+def slug(gpu_name: str) -> str:
+    """A GPU's name as a file name: ``NVIDIA H200`` is ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")[:80]
+
+
+def _user_paths() -> list[Path]:
+    folder = user_folder()
+    return sorted(folder.glob("*.json")) if folder.is_dir() else []
+
+
+def _shipped_folder() -> Path:
+    return Path(str(resources.files("wmtp_sim") / "data" / "profiles"))
+
+
+def _shipped_paths() -> list[Path]:
+    return sorted(_shipped_folder().glob("*.json"))
 
 
 @cache
 def uncalibrated() -> Profile:
-    """Documented efficiency constants for a GPU that nobody has calibrated."""
-    folder = Path(str(resources.files("wmtp_sim") / "data" / "profiles"))
-    return read_spec(folder / "uncalibrated.toml", Profile, SCHEMA)
+    """Documented efficiency constants for kernels that nobody has calibrated."""
+    return read_spec(_shipped_folder() / "uncalibrated.toml", Profile, SCHEMA)
+
+
+def dump(profile: Profile) -> str:
+    """A profile as the text of its file."""
+    return json.dumps({"schema": SCHEMA, **profile.model_dump(mode="json", exclude_none=True)}) + "\n"

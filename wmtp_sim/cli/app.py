@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from wmtp_sim import __version__
+from wmtp_sim.cli.calibrate import calibrate
+from wmtp_sim.cli.profiles import profiles_app, validate
 
 app = typer.Typer(
     name="wmtp",
@@ -85,6 +87,10 @@ def estimate(
         float, typer.Option(help="Experts shared by consecutive rows, 0 to 1.", rich_help_panel="Deployment")
     ] = 0.0,
     tp: Annotated[str, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel="Deployment")] = "1",
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Machine profile (wmtp profiles), or its JSON file.", rich_help_panel="Deployment"),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Operations by time, and the roof that binds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -126,6 +132,7 @@ def estimate(
         draft_kv=draft_kv,
         overlap=overlap,
         tp=whole(tp, "--tp"),
+        profile=profile,
     )
     if explain and answer.work.shape != ():
         raise InputError("--explain", "explains one point, not a range", "give one context, depth, window and batch")
@@ -196,6 +203,11 @@ def engines(as_json: JsonFlag = False) -> None:
         _print_json(engine_documents())
         return
     print_engines(_console())
+
+
+app.command()(calibrate)
+app.command()(validate)
+app.add_typer(profiles_app, name="profiles")
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from wmtp_sim.errors import InputError
+from wmtp_sim.machine.curves import FloatArray
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import Array, Operation
@@ -42,22 +44,40 @@ class Machine:
     def time(self, operation: Operation) -> Timing:
         """Seconds that all repeats of an operation take, never less than its speed-of-light bound."""
         kernel = self.profile.kernel(operation.kernel, operation.variant)
-        bound = np.maximum(
-            operation.bytes / self._peak_bandwidth(operation), operation.flops / self._peak_rate(operation)
+        bound = self.bound(operation) * operation.repeats
+        seconds = self.once(operation, kernel) * operation.repeats
+        spread = kernel.spread_at(operation.geometry)
+        return Timing(seconds=seconds, low=np.maximum(seconds / spread, bound), high=seconds * spread, bound=bound)
+
+    def bound(self, operation: Operation) -> Array:
+        """Seconds of one execution at the datasheet's peaks."""
+        moved, multiplied = (
+            operation.bytes / self._peak_bandwidth(operation),
+            operation.flops / self._peak_rate(operation),
         )
+        return np.maximum(moved, multiplied)
+
+    def once(self, operation: Operation, kernel: KernelModel) -> Array:
+        """Seconds of one execution as a kernel model has it, not less than the bound."""
+        form = self._form(operation, kernel)
+        if kernel.measured is None or not operation.geometry:
+            return form
+        known = kernel.measured.find(operation.geometry)
+        if known is None:
+            return np.maximum(form * kernel.measured.factor(operation.geometry), self.bound(operation))
+        rows = np.asarray(operation.rows, dtype=float)
+
+        def at(other: ArrayLike) -> FloatArray:
+            flops = operation.flops * np.asarray(other) / rows
+            return np.asarray(self._form(replace(operation, flops=flops), kernel))
+
+        return np.maximum(known.seconds(rows, np.asarray(operation.bytes, dtype=float), at), self.bound(operation))
+
+    def _form(self, operation: Operation, kernel: KernelModel) -> Array:
+        """Launch latency, and the longest leg."""
         legs = self._legs(operation, kernel)
         busy = np.maximum(np.maximum(legs["memory"], legs["few CTAs"]), np.maximum(legs["math"], legs["turns"]))
-        once = busy + legs["latency"]
-        if kernel.geometry is not None and operation.geometry:
-            once = np.maximum(once * kernel.geometry.at(operation.geometry), bound)
-        total_bound = bound * operation.repeats
-        seconds = once * operation.repeats
-        return Timing(
-            seconds=seconds,
-            low=np.maximum(seconds / kernel.spread, total_bound),
-            high=seconds * kernel.spread,
-            bound=total_bound,
-        )
+        return busy + legs["latency"]
 
     def total(self, operations: Iterable[Operation]) -> Timing:
         """Seconds of operations that run one after the other."""

@@ -107,7 +107,9 @@ def _used(memory: Memory) -> str:
 
 def _ranges(estimate: Estimate) -> str:
     """Within which milliseconds each step lies, and how sure that is."""
-    label = "90 % interval" if estimate.machine.profile.status == "measured" else "Judged range"
+    label = "Judged range"
+    if estimate.machine.profile.status == "measured":
+        label = "90 % interval" if estimate.engine.spread == 1 else "Range (kernels measured, engine judged)"
     costs = {"base": estimate.base, **{str(name): result.cost for name, result in estimate.policies.items()}}
     return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
+from wmtp_sim.spec.precision import WeightGroup
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Phase = Literal["base", "draft", "verify", "extend"]
@@ -119,6 +120,9 @@ class Engine(Spec):
         pad_draft_rows: the rows of a narrow draft pass, all sequences together, are padded to a multiple of depth + 1.
         elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
             embedding, after its fusions.
+        concurrent_groups: weight groups whose products run on a second stream: their launches hide behind the other
+            stream's, their bytes do not.
+        spread: factor that this definition itself may be off by, beyond its kernels: 1 where its steps were measured.
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
 
@@ -131,6 +135,8 @@ class Engine(Spec):
     pad_draft_rows: bool = False
     elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]
     sample_launches: float = Field(default=0, ge=0)
+    concurrent_groups: tuple[WeightGroup, ...] = ()
+    spread: float = Field(default=1, ge=1, le=10)
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()

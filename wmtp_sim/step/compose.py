@@ -67,11 +67,17 @@ class Step:
     parts: tuple[Part, ...]
     host: Timing
     machine: Machine
+    engine_spread: float = 1.0
 
     @property
     def total(self) -> Timing:
-        """Expected seconds, 90 % interval and speed-of-light bound of the whole step."""
-        return sum((part.total for part in self.parts), start=self.host)
+        """Expected seconds, range and speed-of-light bound of the whole step.
+
+        The range is what kernels and host leave open, times what the engine's definition does.
+        """
+        total = sum((part.total for part in self.parts), start=self.host)
+        low = np.maximum(total.low / self.engine_spread, total.bound)
+        return Timing(total.seconds, low, total.high * self.engine_spread, total.bound)
 
     @property
     def seconds(self) -> Array:
@@ -109,14 +115,15 @@ class Composer:
     def base_step(self) -> Step:
         """One iteration without speculation."""
         parts = (self._part("verify", self._base_forward), self._part("sample", self._base_sampling))
-        return Step(parts, self._host(self.engine.host.base_s), self.machine)
+        return Step(parts, self._host(self.engine.host.base_s), self.machine, self.engine.spread)
 
     def speculative_step(self, policy: Policy) -> Step:
         """One iteration with drafts of ``work.depth`` >= 1 tokens under a draft KV policy."""
         narrow, wide = READS[policy]
         parts = (self._drafts[narrow], self._verified, self._extends[wide], self._accepted)
         later = np.maximum(self.work.depth - 1.0, 0.0)
-        return Step(parts, self._host(self.engine.host.step_s + self.engine.host.per_draft_s * later), self.machine)
+        host = self._host(self.engine.host.step_s + self.engine.host.per_draft_s * later)
+        return Step(parts, host, self.machine, self.engine.spread)
 
     # --- parts ---
 
@@ -237,8 +244,8 @@ class Composer:
         )
 
     def _sampling(self, rows: Array) -> Operation:
-        logits = self.work.batch * rows * self.model.vocab
-        return sample(logits, "sample.accept", launches=self.engine.sample_launches)
+        launches = self.engine.sample_launches
+        return sample(self.work.batch * rows, self.model.vocab, "sample.accept", launches=launches)
 
     def _index(self, phase: Phase, positions: Array, lists: Array) -> Iterator[Operation]:
         """Slot lists of one phase: all ``lists`` are built by one launch, side by side."""
@@ -267,6 +274,8 @@ class Composer:
             elif operation.kernel == "elementwise":
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
+            elif operation.kernel == "gemm" and operation.name.split(".")[0] in self.engine.concurrent_groups:
+                yield replace(operation, launches=0.0)
             else:
                 yield operation
 

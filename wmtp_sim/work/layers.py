@@ -82,7 +82,8 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
         flops=2.0 * rows * matrix.params * share,
         weights=matrix.params * fmt.bytes_per_weight * share,
         activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) * share,
-        geometry=(matrix.k, matrix.n * share, matrix.copies),
+        rows=rows,
+        geometry=(matrix.k, matrix.n * share, matrix.copies, fmt.bytes_per_weight),
     )
 
 
@@ -98,6 +99,19 @@ def expert_union(moe: Moe, batch: Array, rows: Array, overlap: float) -> Array:
     independent = total * (1.0 - (1.0 - first / total) ** rows)
     sequence = first + (1.0 - overlap) * (independent - first)
     return total * (1.0 - (1.0 - sequence / total) ** batch)
+
+
+def overlap_of(moe: Moe, batch: float, rows: float, union: float) -> float:
+    """The overlap at which ``batch`` sequences of ``rows`` rows touch ``union`` experts: inverts `expert_union`.
+
+    0 where rows touch as many as independent ones or more, at most 0.99.
+    """
+    total, first = float(moe.experts), routed_experts(moe)
+    sequence = total * (1.0 - max(1.0 - union / total, 0.0) ** (1.0 / batch))
+    independent = total * (1.0 - (1.0 - first / total) ** rows)
+    if independent <= first:
+        return 0.0
+    return float(min(max(1.0 - (sequence - first) / (independent - first), 0.0), 0.99))
 
 
 def routed_experts(moe: Moe) -> float:
@@ -122,7 +136,8 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
         / shape.tp,
         activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / shape.tp,
         launches=float(len(matrices)),
-        geometry=(matrices[0].k, moe.inner / shape.tp, moe.experts),
+        rows=shape.tokens,
+        geometry=(matrices[0].k, moe.inner / shape.tp, moe.experts, fmt.bytes_per_weight),
     )
 
 
@@ -158,7 +173,8 @@ def attention(a: Attention, shape: Pass) -> list[Operation]:
         streams=shape.batch * kv_heads,
         query_rows=shape.rows * group,
         query_heads=group,
-        geometry=(a.head_dim, group, kv_heads),
+        rows=shape.rows,
+        geometry=(a.head_dim, group, kv_heads, shape.kv_bytes),
         positions=positions,
     )
     return [*scan, read]
@@ -189,7 +205,8 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
         streams=shape.batch,
         query_rows=shape.rows * heads,
         query_heads=heads,
-        geometry=(heads,),
+        rows=shape.rows,
+        geometry=(heads, shape.kv_bytes),
         positions=positions,
     )
     return [*scan, read]
@@ -216,7 +233,8 @@ def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]
         streams=shape.batch,
         query_rows=shape.rows * heads,
         query_heads=heads,
-        geometry=(heads,),
+        rows=shape.rows,
+        geometry=(heads, shape.kv_bytes),
         positions=positions,
     )
     return [*scan, read]
@@ -246,9 +264,11 @@ def recurrent(mixer: Mixer, shape: Pass) -> list[Operation]:
         Operation(
             name=f"recurrent.{mixer.kind}",
             kernel="recurrent",
+            variant=mixer.kind,
             flops=8.0 * shape.tokens * elements,
             state=shape.batch * state * (1.0 + shape.state_writes),
             launches=2.0,
+            rows=shape.rows,
             geometry=(elements,),
         )
     ]
@@ -276,6 +296,8 @@ def elementwise(around: str, shape: Pass, width: float, launches: float = 1.0, w
     return Operation(
         name=f"elementwise.{around}",
         kernel="elementwise",
+        variant="norm" if around == "norm" else "",
+        geometry=(width / max(launches, 1.0),),
         activations=2.0 * ACTIVATION_BYTES * shape.tokens * width,
         kv=written,
         launches=launches,

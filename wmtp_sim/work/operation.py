@@ -53,6 +53,7 @@ class Operation:
         rereads: times that the kernel reads the KV bytes over once.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         turns: dependent loop turns that no bandwidth shortens (index builders).
+        rows: query rows of one sequence (attention, recurrence), or of all (matrix products).
         geometry: sizes that efficiency depends on beyond bytes and FLOPs, fixed for one layer of one model: inputs and
             outputs of a product, head size and query heads per stream of an attention. Empty where nothing is known.
     """
@@ -77,6 +78,7 @@ class Operation:
     rereads: Array = 1.0
     serial_bytes: Array = 0.0
     turns: Array = 0.0
+    rows: Array = 1.0
     geometry: tuple[float, ...] = ()
 
     @property

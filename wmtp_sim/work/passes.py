@@ -44,14 +44,15 @@ def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool =
     yield _final_norm(drafter.hidden, drafter.norms, shape)
     vocabulary = Matrix("projection", drafter.hidden, drafter.vocab, "lm_head")
     yield gemm(vocabulary, shape, drafter.formats, rows=logit_rows)
-    yield sample(logit_rows * drafter.vocab / shape.tp, "sample.argmax", launches=2.0)
+    yield sample(logit_rows, drafter.vocab / shape.tp, "sample.argmax", launches=2.0)
     if shape.tp > 1:
         yield all_gather(logit_rows * shape.tp * WINNER_BYTES, shape.tp)
 
 
-def sample(logits: Array, name: str, launches: float) -> Operation:
-    """Kernels that read ``logits`` values (bf16) to choose or judge tokens."""
-    return Operation(name=name, kernel="sample", activations=ACTIVATION_BYTES * logits, launches=launches)
+def sample(rows: Array, vocab: float, name: str, launches: float) -> Operation:
+    """Kernels that read ``rows`` rows of ``vocab`` logits (bf16) to choose or judge tokens."""
+    read = ACTIVATION_BYTES * rows * vocab
+    return Operation(name=name, kernel="sample", activations=read, launches=launches, rows=rows, geometry=(vocab,))
 
 
 def state_commit(state_bytes_per_sequence: float, batch: Array, copies: float) -> Operation:

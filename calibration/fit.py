@@ -1,0 +1,229 @@
+"""From measured points to kernel models: robust fits of the machine floor's own form, with held-out errors.
+
+Each class (and variant) has the form seconds = launches x floor + max(bytes / bandwidth, FLOPs / rate, turns x turn),
+fitted to log(seconds) by least squares with a soft loss, so that one odd shape does not bend the rest. What a class's
+geometries (the sizes of a matrix, a head's shape) deviate from the form is then kept as factors, which neighbours
+share. Errors are of geometries left out: the form's parameters and the factors are fitted without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmtp_sim.machine.curves import Curve, MeasuredGeometry
+from wmtp_sim.machine.curves import Measured as MeasuredGeometries
+from wmtp_sim.machine.machine import Machine
+from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.work.operation import Operation
+
+#: Classes whose geometries deviate from the form: each has a factor and curves of its own.
+WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy")
+#: Classes whose implementations are told apart; all variants of another class are one set of points.
+BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
+#: Fewest points that a class is fitted from.
+FEWEST = 4
+#: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet).
+BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0))
+FOLDS = 8
+#: Spreads are never claimed to be under 1 %; beyond a factor of 10 a model says nothing (`KernelModel` stops there).
+SPREADS = (1.01, 10.0)
+#: Where one geometry alone was measured, nothing was left out that could tell how others deviate: a judgement.
+SPREAD_UNSEEN = 1.5
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point: what was run, and how long it took."""
+
+    operation: Operation
+    seconds: float
+
+    @property
+    def geometry(self) -> tuple[float, ...]:
+        return self.operation.geometry
+
+
+@dataclass(frozen=True)
+class Report:
+    """A fitted class, and log(predicted / measured) of held-out points and of held-out geometries."""
+
+    name: str
+    model: KernelModel
+    beside: NDArray[np.float64]
+    elsewhere: NDArray[np.float64] | None
+
+    @property
+    def coverage(self) -> float:
+        """Share of held-out points that the 90 % interval covers."""
+        return float(np.mean(np.abs(self.beside) <= math.log(self.model.spread) + 1e-12))
+
+    @property
+    def elsewhere_median_error(self) -> float | None:
+        return None if self.elsewhere is None else float(np.median(np.abs(np.expm1(self.elsewhere))))
+
+
+def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
+    """Points by ``class.variant``; noisy ones are left out."""
+    found: dict[str, list[Point]] = defaultdict(list)
+    for record in records:
+        if record.get("noisy"):
+            continue
+        numbers = dict(record["operation"])
+        geometry = tuple(numbers.pop("geometry"))
+        operation = Operation(
+            name=record["key"], kernel=record["kernel"], variant=record["variant"], geometry=geometry, **numbers
+        )
+        kind = record["kernel"]
+        found[f"{kind}.{record['variant']}" if kind in BY_VARIANT else kind].append(Point(operation, record["seconds"]))
+    return dict(found)
+
+
+def fit_class(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> Report:
+    """The kernel model of one class, with errors on held-out points and on held-out geometries."""
+    model = _fitted(name, points, gpu, turn_s, source)
+    groups = _by_geometry(points)
+    beside = _held_out(name, points, [[i] for i in range(len(points))], gpu, turn_s, source)
+    elsewhere = _held_out(name, points, list(groups.values()), gpu, turn_s, source) if len(groups) > 1 else None
+    moved = [float(np.asarray(p.operation.bytes)) for p in points if np.asarray(p.operation.bytes) > 0]
+    absolute = np.abs(np.expm1(beside))
+    complete = model.model_copy(
+        update={
+            "spread": _spread(beside),
+            "spread_elsewhere": max(SPREAD_UNSEEN if elsewhere is None else _spread(elsewhere), _spread(beside)),
+            "measured_bytes": (min(moved), max(moved)) if moved else None,
+            "points": len(points),
+            "median_error": float(np.median(absolute)),
+            "p90_error": float(np.quantile(absolute, 0.9)),
+        }
+    )
+    return Report(name, complete, beside, elsewhere)
+
+
+def _spread(errors: NDArray[np.float64]) -> float:
+    """The factor that 90 % of log errors stay within."""
+    return float(np.clip(np.exp(np.quantile(np.abs(errors), 0.9)), *SPREADS))
+
+
+def _by_geometry(points: list[Point]) -> dict[tuple[float, ...], list[int]]:
+    groups: dict[tuple[float, ...], list[int]] = defaultdict(list)
+    for i, point in enumerate(points):
+        groups[point.geometry].append(i)
+    return dict(groups)
+
+
+def _held_out(
+    name: str, points: list[Point], parts: list[list[int]], gpu: Gpu, turn_s: float, source: str
+) -> NDArray[np.float64]:
+    """log(predicted / measured) of every point, predicted without any point of its part (folds of parts)."""
+    errors = np.zeros(len(points))
+    folds = min(len(parts), FOLDS if len(parts[0]) > 1 or len(parts) > 4 * FOLDS else len(parts))
+    for fold in range(folds):
+        held = [i for part in parts[fold::folds] for i in part]
+        kept = [points[i] for i in range(len(points)) if i not in set(held)]
+        model = _fitted(name, kept, gpu, turn_s, source)
+        errors[held] = _residuals(model, [points[i] for i in held], gpu, turn_s)
+    return errors
+
+
+def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> KernelModel:
+    """The form's parameters, and the factor and curves of each geometry on top."""
+    from scipy.optimize import least_squares
+
+    seconds = np.log([p.seconds for p in points])
+    legs = _Legs.of([p.operation for p in points], gpu, turn_s)
+    smallest = min(p.seconds / p.operation.launches for p in points)
+    start = np.log([min(max(smallest, BOUNDS[0][0] * 2), BOUNDS[0][1] / 2), 0.7, 0.3])
+    low, high = (np.log([pair[i] for pair in BOUNDS]) for i in (0, 1))
+    found = least_squares(
+        lambda x: np.log(legs.seconds(*np.exp(x))) - seconds, start, bounds=(low, high), loss="soft_l1", f_scale=0.05
+    )
+    floor, bandwidth, compute = np.exp(found.x)
+    form = KernelModel(
+        floor_s=floor, bandwidth=min(bandwidth, 1.0), compute=min(compute, 1.0), spread=1.0, source=source
+    )
+    if name.split(".")[0] not in WITH_GEOMETRIES:
+        return form
+    residuals = _residuals(form, points, gpu, turn_s)
+    entries = [
+        MeasuredGeometry(
+            geometry=geometry,
+            log_factor=float(np.clip(-np.median(residuals[members]), -5, 5)),
+            curves=_curves([points[i] for i in members], form, gpu, turn_s),
+        )
+        for geometry, members in _by_geometry(points).items()
+        if geometry
+    ]
+    return form.model_copy(update={"measured": MeasuredGeometries(geometries=tuple(entries))} if entries else {})
+
+
+def _curves(points: list[Point], form: KernelModel, gpu: Gpu, turn_s: float) -> tuple[Curve, ...]:
+    """Points by rows and bytes; where a measured kernel falls with size, the slower neighbour counts."""
+    residuals = _residuals(form, points, gpu, turn_s)
+    found: dict[float, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for point, residual in zip(points, residuals, strict=True):
+        size = float(np.asarray(point.operation.bytes))
+        found[float(np.asarray(point.operation.rows))][size].append((point.seconds, -residual))
+    curves = []
+    for rows, sizes in sorted(found.items()):
+        moved = sorted(sizes)
+        seconds, ratios = np.array([np.median(sizes[size], axis=0) for size in moved]).T
+        risen = np.maximum.accumulate(seconds)
+        ratios = np.clip(ratios + np.log(risen / seconds), -5, 5)
+        curves.append(
+            Curve(rows=rows, bytes=tuple(moved), seconds=tuple(risen.tolist()), log_ratios=tuple(ratios.tolist()))
+        )
+    return tuple(curves)
+
+
+def _residuals(model: KernelModel, points: list[Point], gpu: Gpu, turn_s: float) -> NDArray[np.float64]:
+    """log(predicted / measured), by the machine floor itself."""
+    profile = Profile(name="fit", status="measured", kernels={"any": model}, turn_s=turn_s, host_spread=1.0)
+    machine = Machine(gpu, profile)
+    return np.array([math.log(float(np.asarray(machine.once(p.operation, model))) / p.seconds) for p in points])
+
+
+@dataclass(frozen=True)
+class _Legs:
+    """The form's ingredients as arrays, so that a fit evaluates it quickly."""
+
+    launches: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    math: NDArray[np.float64]
+    turns: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, operations: list[Operation], gpu: Gpu, turn_s: float) -> _Legs:
+        peak = gpu.peak_dense_flops
+        rates = {"bf16": peak.bf16, "fp8": peak.fp8 or peak.bf16, "fp4": peak.fp4 or peak.bf16}
+        moved = [float(np.asarray(o.bytes + o.kv * (o.rereads - 1))) for o in operations]
+        return cls(
+            launches=np.array([o.launches for o in operations], dtype=float),
+            memory=np.array(moved) / gpu.hbm_bandwidth_bytes_per_s,
+            math=np.array([float(np.asarray(o.flops * o.padding)) / rates[o.math] for o in operations]),
+            turns=np.array([float(np.asarray(o.turns)) for o in operations]) * turn_s,
+        )
+
+    def seconds(self, floor: float, bandwidth: float, compute: float) -> NDArray[np.float64]:
+        busy = np.maximum(np.maximum(self.memory / bandwidth, self.math / compute), self.turns)
+        return self.launches * floor + busy
+
+
+def turn_seconds(records: list[dict[str, Any]]) -> float | None:
+    """One dependent loop turn, from serial index builders."""
+    serial = [r for r in records if r["kernel"] == "index_build" and r["variant"] == "serial"]
+    return float(np.median([r["seconds"] / r["operation"]["turns"] for r in serial])) if serial else None
+
+
+def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
+    """A model for each class itself: its only variant's, or the one with the most points."""
+    found: dict[str, KernelModel] = {}
+    for name, model in sorted(fitted.items(), key=lambda item: item[1].points):
+        found[name.split(".")[0]] = model
+    return found

@@ -1,0 +1,106 @@
+"""``wmtp profiles`` and ``wmtp validate``: what machines were measured to do, and how predictions of steps fare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wmtp_sim.errors import InputError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, complete and schema-versioned.")]
+
+profiles_app = typer.Typer(help="The machine profiles.", invoke_without_command=True)
+
+
+@profiles_app.callback(invoke_without_command=True)
+def profiles(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the shipped profiles and your own: GPU, status, date, points."""
+    if context.invoked_subcommand is not None:
+        context.obj = as_json
+        return
+    from wmtp_sim.render.console import stdout_console
+    from wmtp_sim.render.profiles import print_profiles, profile_documents
+
+    if as_json:
+        _print_json(profile_documents())
+        return
+    print_profiles(stdout_console())
+
+
+@profiles_app.command("show")
+def profiles_show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A profile's name, or its JSON file.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """One profile: each kernel class's floor, shares, errors and measured range, and where they come from."""
+    from wmtp_sim.catalog.profiles import dump, load_profile
+    from wmtp_sim.render.console import stdout_console
+    from wmtp_sim.render.profiles import print_profile
+
+    profile = load_profile(name)
+    if as_json or context.obj:
+        _print_json(json.loads(dump(profile)))
+        return
+    print_profile(profile, stdout_console())
+
+
+def validate(
+    steps: Annotated[Path, typer.Argument(help="Measured steps (wmtp-steps/1); with --run, written here.")],
+    profile: Annotated[str | None, typer.Option(help="A profile's name or JSON file; the GPU's own otherwise.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU the steps were measured on, where its name is not known.")
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Measure the steps first, on this machine's GPU.")] = False,
+    model: Annotated[str | None, typer.Option(help="The model whose steps to measure.", rich_help_panel="Run")] = None,
+    contexts: Annotated[str, typer.Option(help="Committed tokens.", rich_help_panel="Run")] = "4K,128K,1M",
+    depths: Annotated[str, typer.Option(help="Tokens drafted per step.", rich_help_panel="Run")] = "1,3,6",
+    batches: Annotated[str, typer.Option(help="Sequences decoded together.", rich_help_panel="Run")] = "1",
+    budget: Annotated[float, typer.Option(help="Seconds to measure for.", rich_help_panel="Run")] = 150.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Hold predicted steps against measured ones, term by term."""
+    from wmtp_sim.api import validate as validated
+    from wmtp_sim.render.console import stdout_console
+    from wmtp_sim.render.validation import print_validation, validation_document
+
+    if run:
+        if model is None:
+            raise InputError("--model", "is missing", "--run measures one model's steps: --run --model NAME")
+        _run_bench(steps, model, contexts, depths, batches, budget)
+    elif model is not None:
+        raise InputError("--model", "is for --run only", "the file says what was measured")
+    answer = validated(steps, profile=profile, gpu=gpu)
+    if as_json:
+        _print_json(validation_document(answer))
+        return
+    print_validation(answer, stdout_console())
+
+
+def _run_bench(steps: Path, model: str, contexts: str, depths: str, batches: str, budget: float) -> None:
+    """Measure, with the bench's own table on stderr."""
+    import contextlib
+    import sys
+
+    from wmtp_sim.cli.calibrate import INTERRUPTED, part_of_calibration
+
+    calibration, bench = part_of_calibration("calibrate"), part_of_calibration("bench.run")
+    calibration.pick_device("cuda")
+    calibration.refuse_special(steps)
+    calibration.refuse_unwritable(steps)
+    words = ["--model", model, "--contexts", contexts, "--depths", depths, "--batches", batches]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            status = bench.main([*words, "--budget-s", str(budget), "--out", str(steps), "--device", "cuda"])
+    except KeyboardInterrupt:
+        sys.stderr.write(f"wmtp: interrupted: the points measured so far are in {steps}\n")
+        raise typer.Exit(INTERRUPTED) from None
+    if status:
+        raise typer.Exit(status)  # it has said why
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, allow_nan=False))
