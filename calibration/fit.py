@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wmtp_sim.catalog.profiles import uncalibrated
 from wmtp_sim.machine.curves import Curve, MeasuredGeometry
 from wmtp_sim.machine.curves import Measured as MeasuredGeometries
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.machine.profile import SPREAD_UNSEEN, KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import Operation
 
@@ -34,8 +35,6 @@ BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0))
 FOLDS = 8
 #: Spreads are never claimed to be under 1 %; beyond a factor of 10 a model says nothing (`KernelModel` stops there).
 SPREADS = (1.01, 10.0)
-#: Where one geometry alone was measured, nothing was left out that could tell how others deviate: a judgement.
-SPREAD_UNSEEN = 1.5
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,8 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
         lambda x: np.log(legs.seconds(*np.exp(x))) - seconds, start, bounds=(low, high), loss="soft_l1", f_scale=0.05
     )
     floor, bandwidth, compute = np.exp(found.x)
+    if not np.any(legs.math / compute > np.maximum(legs.memory / bandwidth, legs.turns)):
+        compute = _assumed_compute(name)
     form = KernelModel(
         floor_s=floor, bandwidth=min(bandwidth, 1.0), compute=min(compute, 1.0), spread=1.0, source=source
     )
@@ -161,6 +162,12 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
         if geometry
     ]
     return form.model_copy(update={"measured": MeasuredGeometries(geometries=tuple(entries))} if entries else {})
+
+
+def _assumed_compute(name: str) -> float:
+    """What the points cannot tell where FLOPs never bind: the documented constant, not wherever a search began."""
+    kernels = uncalibrated().kernels
+    return (kernels.get(name) or kernels[name.split(".")[0]]).compute
 
 
 def _curves(points: list[Point], form: KernelModel, gpu: Gpu, turn_s: float) -> tuple[Curve, ...]:

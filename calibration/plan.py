@@ -112,11 +112,11 @@ def _floors(quick: bool) -> Iterator[Point]:
 
 
 def _gemms(models: list[Model], quick: bool) -> Iterator[Point]:
-    """Every distinct dense matrix at one and eight rows, every third at more; vocabulary matrices."""
+    """Every distinct dense matrix at one and eight rows, every third up to where FLOPs bind; vocabulary matrices."""
     shapes = sorted(set(_dense_shapes(models)), key=lambda shape: shape[0] * shape[1])
     shapes = shapes[::4] if quick else shapes
     for i, (k, n) in enumerate(shapes):
-        rows = [1, 8] if i % 3 else [1, 4, 8, 16, 64]
+        rows = [1, 8] if i % 3 else [1, 4, 8, 16, 64, 256, 1024]
         for r in rows[:2] if quick else rows:
             yield point("gemm", "cublas", k=k, n=n, rows=r)
         if i % 5 == 0 and k % 16 == 0 and n % 16 == 0:
@@ -177,7 +177,7 @@ def _experts(models: list[Model], quick: bool) -> Iterator[Point]:
     """Each MoE layer at decode and verify widths."""
     layers = {(c, model.hidden) for model, block in _blocks(models) for c in block.channels if isinstance(c, Moe)}
     for moe, hidden in sorted(layers, key=lambda pair: (pair[0].experts, pair[0].inner)):
-        for rows in (1, 8) if quick else (1, 2, 4, 7, 8, 16, 32):
+        for rows in (1, 8) if quick else (1, 2, 4, 7, 8, 16, 32, 128, 512):
             width = moe.latent or hidden
             sizes = {"experts": moe.experts, "top_k": moe.top_k, "inner": moe.inner, "width": width}
             yield point("moe", "grouped", **sizes, gated=int(moe.gated), rows=rows)

@@ -12,7 +12,7 @@ from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
 from wmtp_sim.catalog.models import load_model
-from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, load_profile, profile_for, slug
+from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
@@ -132,9 +132,7 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
     if stated is None:
         return profile_for(device)
     profile = load_profile(stated) if isinstance(stated, str) else stated
-    known = named_by_driver(profile.gpu) if profile.gpu else None
-    same = profile.gpu is not None and (slug(profile.gpu) == slug(device.name) or known == device)
-    return profile if same else profile.transferred(ELSEWHERE)
+    return profile if is_of(profile, device) else profile.transferred(ELSEWHERE)
 
 
 def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: str | Gpu | None = None) -> Validation:

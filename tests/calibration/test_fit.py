@@ -12,8 +12,9 @@ import pytest
 from calibration import fit
 from calibration.calibrate import build_profile, write_profile
 from calibration.suite import operation_numbers
+from wmtp_sim.catalog.profiles import uncalibrated
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.machine.profile import SPREAD_UNSEEN, KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
 from wmtp_sim.work.operation import Operation
 
@@ -136,6 +137,13 @@ def test_bytes_read_again_and_padded_flops_count():
     assert report.model.p90_error == pytest.approx(0.0, abs=1e-3)
 
 
+def test_where_flops_never_bind_the_documented_constant_stands():
+    """Not wherever the search began: no point says anything of it."""
+    model = fitted("gemm", Noisy(0.01).gemms((1, 8))).model
+    assert model.compute == uncalibrated().kernels["gemm"].compute
+    assert fitted("gemm", Noisy(0.01).gemms()).model.compute == pytest.approx(COMPUTE, rel=0.02)
+
+
 def test_parameters_stay_within_the_datasheet():
     """Faster than the peaks: a cache was measured. The shares stop at 1."""
     points = [fit.Point(p.operation, p.seconds / 5) for p in Noisy(0.01).gemms()]
@@ -247,8 +255,9 @@ def test_one_geometry_says_nothing_of_others():
     assert report.elsewhere is None
     assert report.elsewhere_median_error is None
     assert report.model.spread < 1.05
-    assert report.model.spread_at((256.0, 1.0)) == report.model.spread
-    assert report.model.spread_at((64.0, 1.0)) == fit.SPREAD_UNSEEN
+    assert report.model.spread_at((256.0, 1.0), 7) == report.model.spread
+    assert report.model.spread_at((64.0, 1.0), 7) == SPREAD_UNSEEN
+    assert report.model.spread_at((256.0, 1.0), [14, 15]).tolist() == [report.model.spread, SPREAD_UNSEEN]
 
 
 def test_a_hopeless_fit_can_still_be_read():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu, named_by_driver
-from wmtp_sim.catalog.profiles import IDEAL, SCHEMA, dump, load_profile
+from wmtp_sim.catalog.profiles import IDEAL, SCHEMA, dump, load_profile, slug
 
 Run = Callable[..., Any]
 Refused = Callable[..., str]
@@ -74,6 +74,16 @@ def test_a_profile_serves_its_gpu(run: Run, folder: Path) -> None:
     path = written(folder / "mine.json", document())
     assert "kernels: measured" in run(*POINT, "--profile", "mine").out
     assert "kernels: measured" in run(*POINT, "--profile", path).out
+
+
+def test_a_file_of_another_gpu_serves_nobody(run: Run, folder: Path) -> None:
+    """Whatever it is called: a CPU's as an H200's, an H200's as a B200's."""
+    shipped = run(*POINT, "--json").document
+    written(folder / "nvidia-h200.json", document(gpu="Some CPU"))
+    written(folder / f"{slug(load_gpu('b200').name)}.json", document())
+    load_profile.cache_clear()
+    assert run(*POINT, "--json").document == shipped
+    assert "kernels: transferred" in run(*POINT[:3], "b200", *POINT[4:]).out
 
 
 def test_another_gpus_profile_is_carried_over(run: Run, folder: Path) -> None:

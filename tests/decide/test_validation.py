@@ -121,6 +121,10 @@ def phase(seconds: Any) -> dict[str, Any]:
         ([phase(math.nan)], {}, "seconds"),
         ([phase(-1.0)], {}, "seconds"),
         ([phase("1")], {}, "seconds"),
+        ([phase(10**400)], {}, "seconds"),
+        ([phase(5e-324)], {}, "seconds"),
+        ([point() | {"experts": {"verify": [0]}}], {}, "verify"),
+        ([point() | {"experts": {"verify": [10**400]}}], {}, "verify"),
         ([point()] * 5000, {}, "5,000"),
         ([point()], {"points": {}}, "points"),
         ([point()], {"model": "nobody"}, "nobody"),
@@ -138,3 +142,10 @@ def test_margins_that_cannot_differ_do_not_count(tmp_path: Path) -> None:
     answer = api.validate(written(tmp_path, point(), point("flag") | wide, point("ring") | wide))
     assert all(row.margin is not None for row in answer.rows[1:])
     assert answer.summary.margin_error_points is None
+
+
+def test_a_margin_needs_the_same_phases(tmp_path: Path) -> None:
+    ring = point("ring")
+    ring = ring | {"phases": {name: value for name, value in ring["phases"].items() if name != "verify"}}
+    (_, partial) = api.validate(written(tmp_path, point(), ring)).rows
+    assert partial.margin is None

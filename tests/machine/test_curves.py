@@ -38,11 +38,17 @@ def once(kernel: KernelModel, operation: Operation) -> np.ndarray:
     return np.asarray(machine(kernel).once(operation, kernel))
 
 
+WIDE = {"spread_elsewhere": 1.2}
+
+
 def curve(rows: float, *points: tuple[float, float, float]) -> Curve:
     """Points of (bytes, seconds, log ratio)."""
     moved, seconds, ratios = zip(*points, strict=True)
     return Curve(rows=rows, bytes=moved, seconds=seconds, log_ratios=ratios)
 
+
+#: Four rows of a GEMM-like class, 5 % over the form of ``model()``.
+LINE = curve(4.0, (1e6, 3e-6 * math.exp(0.05), 0.05), (1e7, 21e-6 * math.exp(0.05), 0.05))
 
 # --- a form and curves that agree with it ---------------------------------------------------------------------------
 
@@ -360,9 +366,9 @@ def test_a_known_geometry_is_found_up_to_rounding():
 
 def test_spread_is_wider_where_nothing_was_measured():
     kernel = model(Measured(geometries=KNOWN), spread_elsewhere=1.5)
-    assert kernel.spread_at((1024.0, 1024.0)) == 1.1
-    assert kernel.spread_at((1024.0, 1100.0)) == 1.5
-    assert model(spread_elsewhere=1.5).spread_at((1024.0,)) == 1.1
+    assert kernel.spread_at((1024.0, 1024.0), 1) == 1.1
+    assert kernel.spread_at((1024.0, 1100.0), 1) == 1.5
+    assert model(spread_elsewhere=1.5).spread_at((1024.0,), 1) == 1.1
 
 
 @settings(deadline=None)
@@ -427,3 +433,30 @@ def test_rows_must_ascend(rows):
 def test_numbers_out_of_range_are_refused(kind, numbers, says):
     with pytest.raises(ValidationError, match=says):
         kind(**numbers)
+
+
+def test_spread_is_wider_beyond_measured_rows_and_formats():
+    kernel = model(Measured(geometries=(MeasuredGeometry(geometry=(64.0, 2.0), log_factor=0, curves=(LINE,)),)), **WIDE)
+    assert kernel.spread_at((64.0, 2.0), [LINE.rows, 2 * LINE.rows, 2.1 * LINE.rows]).tolist() == [1.1, 1.1, 1.5]
+    assert kernel.spread_at((70.0, 2.0), 1) == 1.2
+    assert kernel.spread_at((70.0, 1.0), 1) == 1.5
+
+
+def test_another_implementation_does_not_inherit_what_was_measured():
+    kernel = model(Measured(geometries=KNOWN), **WIDE)
+    known = {"attention": kernel, "attention.ours": kernel}
+    profile = Profile(name="t", status="measured", kernels=known, turn_s=0.0, host_spread=1.0)
+    assert profile.kernel("attention", "ours") is kernel
+    assert profile.kernel("attention", "") is kernel
+    other = profile.kernel("attention", "theirs")
+    assert other.measured is None
+    assert other.spread_at((1024.0, 1024.0), 1) == 1.5
+
+
+def test_a_hidden_launch_costs_its_floor_less_at_measured_shapes():
+    """What a curve holds was measured with a launch: beside other kernels that launch hides, as in the form."""
+    kernel = model(Measured(geometries=(MeasuredGeometry(geometry=(64.0, 2.0), log_factor=0, curves=(LINE,)),)))
+    shown = Operation("g", "gemm", weights=LINE.bytes[-1], rows=LINE.rows, geometry=(64.0, 2.0))
+    saved = once(kernel, shown) - once(kernel, replace(shown, launches=0.0))
+    assert once(kernel, shown) == pytest.approx(LINE.seconds[-1])
+    assert saved == pytest.approx(kernel.floor_s)

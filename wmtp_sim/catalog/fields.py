@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -128,7 +129,8 @@ class Fields:
     def number(self, *names: str, default: float = _MISSING) -> float:
         """A finite number."""
         name, value = self._get(names, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not -sys.float_info.max <= value <= sys.float_info.max:  # nan compares false; ints may be huge
             raise self.error(name, f"{_shown(value)} is not a finite number")
         return float(value)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from wmtp_sim.catalog.fields import read_json_object
+from wmtp_sim.catalog.gpus import gpu_names, load_gpu, named_by_driver
 from wmtp_sim.catalog.toml_files import read_spec, validated
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.profile import KernelModel, Profile
@@ -44,9 +45,22 @@ ELSEWHERE = 1.8
 def profile_for(gpu: Gpu) -> Profile:
     """The profile that serves a GPU: its own, or the shipped one transferred from the nearest measured GPU."""
     for path in (*_user_paths(), *_shipped_paths()):
-        if path.stem == slug(gpu.name):
-            return load_profile(str(path))
+        if path.stem == slug(gpu.name) and _serves(found := load_profile(str(path)), gpu):
+            return found
     return nearest_measured(gpu).transferred(ELSEWHERE)
+
+
+def is_of(profile: Profile, gpu: Gpu) -> bool:
+    """Whether a profile was measured on that very GPU, as the catalogue and the driver name it."""
+    if not profile.gpu:
+        return False
+    return slug(profile.gpu) == slug(gpu.name) or named_by_driver(profile.gpu) == gpu
+
+
+def _serves(profile: Profile, gpu: Gpu) -> bool:
+    """A file under a GPU's name is its own unless it says otherwise: a GPU that is stated goes by the user's name."""
+    catalogued = gpu.name in {load_gpu(name).name for name in gpu_names()}
+    return is_of(profile, gpu) or not (catalogued or (profile.gpu and named_by_driver(profile.gpu)))
 
 
 def nearest_measured(gpu: Gpu) -> Profile:
@@ -76,7 +90,7 @@ def read_profile(path: Path) -> Profile:
     document = read_json_object(path)
     stated = document.pop("schema", None)
     if stated != SCHEMA:
-        raise InputError(f"{path}: schema", f"is {stated!r}", f"this release reads {SCHEMA!r}")
+        raise InputError(f"{path}: schema", f"is {repr(stated)[:60]}", f"this release reads {SCHEMA!r}")
     _refuse_unknown_classes(document, path)
     profile = validated(document, Profile, str(path))
     return profile.model_copy(update={"kernels": dict(uncalibrated().kernels) | profile.kernels})
@@ -135,5 +149,9 @@ def uncalibrated() -> Profile:
 
 
 def dump(profile: Profile) -> str:
-    """A profile as the text of its file."""
-    return json.dumps({"schema": SCHEMA, **profile.model_dump(mode="json", exclude_none=True)}) + "\n"
+    """A profile as the text of its file. Raises `InputError` where its provenance is nested too deeply to write."""
+    try:
+        numbers = profile.model_dump(mode="json", exclude_none=True)
+    except ValueError:
+        raise InputError("provenance", "is nested too deeply", "at most a few levels") from None
+    return json.dumps({"schema": SCHEMA, **numbers}) + "\n"

@@ -23,6 +23,8 @@ from wmtp_sim.spec.model import Block, Model, Moe
 from wmtp_sim.step.compose import POLICIES, Policy, Term
 from wmtp_sim.work.layers import expert_union, overlap_of
 
+#: More experts than any layer has.
+MOST_EXPERTS = 4096
 SCHEMA = "wmtp-steps/1"
 #: Phases of a speculative step, by the names that predictions give them.
 PHASES: tuple[Term, ...] = ("draft", "verify", "extend", "sample")
@@ -134,13 +136,19 @@ def _seconds(phases: Fields, name: str) -> float | None:
     phase = phases.child(name)
     seconds = phase.number("seconds")
     empty_draft = name == "draft" and seconds == 0
-    if not (0 < seconds < 1e5 or empty_draft):
-        raise phase.error("seconds", f"{seconds:g} is no measured time", "seconds, above 0")
+    if not (1e-9 <= seconds < 1e5 or empty_draft):
+        raise phase.error("seconds", f"{seconds:g} is no measured time", "seconds, from 1e-9")
     return seconds
 
 
 def _experts(found: Fields) -> dict[str, float]:
     lists = {name: found.items(name, of=int) for name in found.values if name in ("base", *PHASES)}
+    for name, counts in lists.items():
+        if counts and not 1 <= min(counts) <= max(counts) <= MOST_EXPERTS:
+            wrong = min(counts) if min(counts) < 1 else max(counts)
+            raise found.error(
+                name, f"{str(wrong)[:20]} experts cannot be touched", f"1 to {MOST_EXPERTS} in each layer"
+            )
     return {name: fmean(counts) for name, counts in lists.items() if counts}
 
 
@@ -270,7 +278,7 @@ def _compared(point: MeasuredStep, estimate: Estimate) -> ComparedStep:
     whole = Pair(sum(point.terms.values()), float(np.asarray(timed.seconds)))
     length = point.depth / 2 + 1
     speedup = None
-    if base is not None:
+    if base is not None and whole.measured > 0:
         speedup = Pair(length * base.measured / whole.measured, length * base.predicted / whole.predicted)
     low, high = float(np.asarray(timed.low)), float(np.asarray(timed.high))
     return ComparedStep(point, base, terms, whole, low, high, speedup, experts)
@@ -280,6 +288,8 @@ def _with_margin(row: ComparedStep, native: ComparedStep | None) -> ComparedStep
     if row.point.policy == "native" or native is None or native.step is None or row.step is None:
         return row
     if not {"draft", "extend"} & row.terms.keys():  # nothing in it depends on the policy
+        return row
+    if row.terms.keys() != native.terms.keys() or not row.step.measured > 0:
         return row
     measured = native.step.measured / row.step.measured - 1.0
     predicted = native.step.predicted / row.step.predicted - 1.0

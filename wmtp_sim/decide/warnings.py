@@ -50,7 +50,12 @@ def _profile(estimate: Estimate) -> list[Warning]:
     if profile.status == "uncalibrated":
         text = f"uncalibrated: no measured profile for {gpu.name}; first H200 figures over its datasheet, ranges judged"
         return [Warning("uncalibrated", text)]
-    return []
+    entries = [entry for step in estimate.all_steps.values() for entry in step.entries]
+    asked = {(entry.operation.kernel, entry.operation.variant) for entry in entries}
+    assumed = sorted({kernel for kernel, variant in asked if profile.kernel(kernel, variant).points == 0})
+    if not assumed:
+        return []
+    return [Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}")]
 
 
 def _context(estimate: Estimate) -> list[Warning]:

@@ -46,7 +46,7 @@ class Machine:
         kernel = self.profile.kernel(operation.kernel, operation.variant)
         bound = self.bound(operation) * operation.repeats
         seconds = self.once(operation, kernel) * operation.repeats
-        spread = kernel.spread_at(operation.geometry)
+        spread = kernel.spread_at(operation.geometry, operation.rows)
         return Timing(seconds=seconds, low=np.maximum(seconds / spread, bound), high=seconds * spread, bound=bound)
 
     def bound(self, operation: Operation) -> Array:
@@ -63,6 +63,9 @@ class Machine:
         if kernel.measured is None or not operation.geometry:
             return form
         known = kernel.measured.find(operation.geometry)
+        hidden = 0.0
+        if known is not None and known.curves and operation.launches == 0:  # was measured with a launch of its own
+            operation, hidden = replace(operation, launches=1.0), kernel.floor_s
         if known is None:
             return np.maximum(form * kernel.measured.factor(operation.geometry), self.bound(operation))
         rows = np.asarray(operation.rows, dtype=float)
@@ -71,7 +74,8 @@ class Machine:
             flops = operation.flops * np.asarray(other) / rows
             return np.asarray(self._form(replace(operation, flops=flops), kernel))
 
-        return np.maximum(known.seconds(rows, np.asarray(operation.bytes, dtype=float), at), self.bound(operation))
+        seconds = known.seconds(rows, np.asarray(operation.bytes, dtype=float), at) - hidden
+        return np.maximum(seconds, self.bound(operation))
 
     def _form(self, operation: Operation, kernel: KernelModel) -> Array:
         """Launch latency, and the longest leg."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from wmtp_sim.machine.curves import Measured
 from wmtp_sim.spec.base import Spec
 
 Status = Literal["measured", "transferred", "uncalibrated", "ideal"]
+#: Where nothing was measured that could tell how far off a model is: a judgement.
+SPREAD_UNSEEN = 1.5
+#: Rows up to so many times the largest measured ones are still beside what was measured.
+ROWS_REACH = 2.0
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -43,11 +49,26 @@ class KernelModel(Spec):
     p90_error: float | None = Field(default=None, ge=0)
     source: str
 
-    def spread_at(self, geometry: tuple[float, ...]) -> float:
-        """The spread for one geometry."""
-        if self.measured is None or self.spread_elsewhere is None or self.measured.find(geometry):
-            return self.spread
-        return self.spread_elsewhere
+    def spread_at(self, geometry: tuple[float, ...], rows: ArrayLike) -> NDArray[np.float64]:
+        """The spread for one geometry at numbers of rows.
+
+        Beyond the measured rows nothing was held out; where no measured geometry has the same bytes per element (the
+        last of several sizes), nothing tells what unpacking costs: at least ``SPREAD_UNSEEN`` both.
+        """
+        if self.measured is None or self.spread_elsewhere is None:
+            return np.asarray(self.spread)
+        known = self.measured.find(geometry)
+        if known is None:
+            same = len(geometry) < 2 or any(e.geometry[-1] == geometry[-1] for e in self.measured.geometries)
+            return np.asarray(self.spread_elsewhere if same else max(self.spread_elsewhere, SPREAD_UNSEEN))
+        most = max((curve.rows for curve in known.curves), default=math.inf)
+        beyond = np.asarray(rows, dtype=float) > most * ROWS_REACH
+        return np.where(beyond, max(self.spread_elsewhere, SPREAD_UNSEEN), self.spread)
+
+    def of_another_implementation(self) -> KernelModel:
+        """The form alone, with what is not known of the other kernel in its spread."""
+        spread = max(self.spread_elsewhere or self.spread, SPREAD_UNSEEN)
+        return self.model_copy(update={"measured": None, "spread": spread, "spread_elsewhere": None})
 
     def transferred(self, factor: float) -> KernelModel:
         """This model on another GPU: the form and the factors, and a spread ``factor`` times as wide."""
@@ -55,21 +76,15 @@ class KernelModel(Spec):
         measured = self.measured.without_curves() if self.measured else None
         return self.model_copy(update={"spread": spread, "spread_elsewhere": None, "measured": measured})
 
-    def octaves_outside(self, moved: float) -> float:
-        """How many octaves beyond the measured range an execution of that many bytes lies; 0 inside or unmeasured."""
-        if self.measured_bytes is None or moved <= 0:
-            return 0.0
-        low, high = self.measured_bytes
-        return max(0.0, math.log2(low / moved), math.log2(moved / high))
-
 
 class Profile(Spec):
     """Kernel models of one machine.
 
     ``kernels`` is keyed by kernel class, or by ``class.variant`` where implementations differ (``attention.fa3``); a
-    variant that is not there falls back to its class. ``turn_s`` is one dependent loop turn of an index builder,
-    ``host_spread`` the uncertainty factor of host time. ``gpu`` is the name that the driver gives the measured GPU,
-    ``provenance`` says when and with what it was measured, ``measurements`` are the points themselves.
+    variant that is not there falls back to its class, without what was measured of that class's own kernels.
+    ``turn_s`` is one dependent loop turn of an index builder, ``host_spread`` the uncertainty factor of host time.
+    ``gpu`` is the name that the driver gives the measured GPU, ``provenance`` says when and with what it was measured,
+    ``measurements`` are the points themselves.
     """
 
     name: str
@@ -93,5 +108,12 @@ class Profile(Spec):
         return self.model_copy(update=changes)
 
     def kernel(self, name: str, variant: str) -> KernelModel:
-        """The model of a kernel class, in the implementation asked for where the profile knows it."""
-        return self.kernels.get(f"{name}.{variant}") or self.kernels[name]
+        """The model of a kernel class, in the implementation asked for where the profile knows it.
+
+        Another implementation follows the class's form within ``SPREAD_UNSEEN`` at best.
+        """
+        found = self.kernels.get(f"{name}.{variant}")
+        if found is not None:
+            return found
+        model = self.kernels[name]
+        return model if not variant or model.measured is None else model.of_another_implementation()

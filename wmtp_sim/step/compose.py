@@ -271,6 +271,8 @@ class Composer:
         for operation in operations:
             if operation.kernel == "attention":
                 yield split_attention(replace(operation, variant=kernel), rule)
+            elif operation.kernel == "mla":
+                yield replace(operation, variant=kernel)
             elif operation.kernel == "elementwise":
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
