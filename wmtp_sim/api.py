@@ -155,7 +155,7 @@ def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: st
         raise InputError(
             "--gpu", f"the catalogue has no {measured.gpu[:60]!r}", "describe it in a TOML file: --gpu FILE"
         )
-    target = load_model(measured.model)
+    target = load_model(measured.model, f"{str(steps)[-80:]}: model")
     target = target.model_copy(update={"precision": Precision(), "state_dtype_bytes": 4})
     drafter = "mtp" if target.mtp is not None else "eagle"  # verify and sample do not depend on it
 

@@ -138,3 +138,8 @@ def test_every_catalogue_name_is_known(name: str) -> None:
 )
 def test_drivers_names(driver: str, name: str | None) -> None:
     assert named_by_driver(driver) == (name and load_gpu(name))
+
+
+@pytest.mark.parametrize("words", [("--model", "llama-3.2-1b"), ("--depths", "3"), ("--budget", "9")])
+def test_flags_of_a_run_need_a_run(refused: Refused, words: tuple[str, str]) -> None:
+    assert refused("validate", "steps.json", *words).startswith(f"{words[0]}: is for --run only")

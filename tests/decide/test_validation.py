@@ -127,7 +127,7 @@ def phase(seconds: Any) -> dict[str, Any]:
         ([point() | {"experts": {"verify": [10**400]}}], {}, "verify"),
         ([point()] * 5000, {}, "5,000"),
         ([point()], {"points": {}}, "points"),
-        ([point()], {"model": "nobody"}, "nobody"),
+        ([point()], {"model": "nobody"}, "steps.json: model: .*nobody"),
         ([point()], {"environment": {"gpu": "Tesla T4"}}, "Tesla T4"),
         ([point()], {"environment": {}}, "gpu"),
     ],
@@ -144,8 +144,17 @@ def test_margins_that_cannot_differ_do_not_count(tmp_path: Path) -> None:
     assert answer.summary.margin_error_points is None
 
 
-def test_a_margin_needs_the_same_phases(tmp_path: Path) -> None:
+def without(phase: str) -> dict[str, Any]:
     ring = point("ring")
-    ring = ring | {"phases": {name: value for name, value in ring["phases"].items() if name != "verify"}}
-    (_, partial) = api.validate(written(tmp_path, point(), ring)).rows
+    return ring | {"phases": {name: value for name, value in ring["phases"].items() if name != phase}}
+
+
+def test_a_margin_needs_the_same_phases(tmp_path: Path) -> None:
+    (_, partial) = api.validate(written(tmp_path, point(), without("sample"))).rows
     assert partial.margin is None
+
+
+def test_a_step_without_its_verify_is_left_out(tmp_path: Path) -> None:
+    answer = api.validate(written(tmp_path, point(), without("verify")))
+    assert [why for _, why in answer.steps.left_out] == ["verify was not measured"]
+    assert len(answer.rows) == 1

@@ -49,6 +49,7 @@ def profiles_show(
 
 
 def validate(
+    context: typer.Context,
     steps: Annotated[Path, typer.Argument(help="Measured steps (wmtp-steps/1); with --run, written here.")],
     profile: Annotated[str | None, typer.Option(help="A profile's name or JSON file; the GPU's own otherwise.")] = None,
     gpu: Annotated[
@@ -71,13 +72,20 @@ def validate(
         if model is None:
             raise InputError("--model", "is missing", "--run measures one model's steps: --run --model NAME")
         _run_bench(steps, model, contexts, depths, batches, budget)
-    elif model is not None:
-        raise InputError("--model", "is for --run only", "the file says what was measured")
+    else:
+        _refuse_run_flags(context)
     answer = validated(steps, profile=profile, gpu=gpu)
     if as_json:
         _print_json(validation_document(answer))
         return
     print_validation(answer, stdout_console())
+
+
+def _refuse_run_flags(context: typer.Context) -> None:
+    for name in ("model", "contexts", "depths", "batches", "budget"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--{name}", "is for --run only", "the file says what was measured")
 
 
 def _run_bench(steps: Path, model: str, contexts: str, depths: str, batches: str, budget: float) -> None:

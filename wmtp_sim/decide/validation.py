@@ -94,6 +94,8 @@ def read_steps(path: Path) -> MeasuredSteps:
         why = row.get("error") or row.get("skipped")
         if why or (point.base_s is None and not point.terms):
             left_out.append((point.label, str(why or "nothing was measured")[:200]))
+        elif point.depth and point.terms and "verify" not in point.terms:  # what is left is no step
+            left_out.append((point.label, "verify was not measured"))
         else:
             points.append(point)
     if not points:
