@@ -32,6 +32,8 @@ BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
 FEWEST = 4
 #: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet).
 BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0))
+#: Classes whose kernels elsewhere differ from ours by more than any spread found here (docs/independent.md).
+FAR_FROM_OTHERS = {"mla": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")}
 FOLDS = 8
 #: Spreads are never claimed to be under 1 %; beyond a factor of 10 a model says nothing (`KernelModel` stops there).
 SPREADS = (1.01, 10.0)
@@ -229,8 +231,15 @@ def turn_seconds(records: list[dict[str, Any]]) -> float | None:
 
 
 def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
-    """A model for each class itself: its only variant's, or the one with the most points."""
+    """A model for each class itself: its only variant's, or the one with the most points.
+
+    Where other implementations are known to be far from ours, the form alone, with a judged spread.
+    """
     found: dict[str, KernelModel] = {}
     for name, model in sorted(fitted.items(), key=lambda item: item[1].points):
         found[name.split(".")[0]] = model
+    for kind, (spread, why) in FAR_FROM_OTHERS.items():
+        if kind in found:
+            judged = {"measured": None, "spread": spread, "spread_elsewhere": None}
+            found[kind] = found[kind].model_copy(update=judged | {"source": f"{found[kind].source}; {why}"})
     return found
