@@ -22,7 +22,7 @@ from calibration.plan import INSTALLED, REPRESENTATIVE, REPRESENTATIVE_ON_CPU, P
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import dump, uncalibrated
 from wmtp_sim.errors import InputError
-from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.machine.profile import Profile
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
 
 
@@ -133,12 +133,6 @@ def profile_from(measurements: Path, gpu: Gpu) -> tuple[Profile, list[fit.Report
     return build_profile(header["environment"], records, gpu)
 
 
-def _with_documented_blocks(name: str, model: KernelModel) -> KernelModel:
-    """What one thread block streams is no part of the fit; the documented constant, where the class has its own."""
-    documented = uncalibrated().kernels.get(name)
-    return model if documented is None else model.model_copy(update={"cta_bytes_per_s": documented.cta_bytes_per_s})
-
-
 def build_profile(
     provenance: dict[str, Any], records: list[dict[str, Any]], gpu: Gpu
 ) -> tuple[Profile, list[fit.Report]]:
@@ -151,7 +145,7 @@ def build_profile(
         for name, points in sorted(grouped.items())
         if len(points) >= fit.FEWEST
     ]
-    fitted = {report.name: _with_documented_blocks(report.name, report.model) for report in reports}
+    fitted = {report.name: report.model for report in reports}
     kernels = fitted | fit.class_defaults(fitted)
     profile = Profile(
         name=f"{provenance['gpu']} {provenance['date']}",

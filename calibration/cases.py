@@ -65,8 +65,17 @@ def build(point: Point, where: Device) -> Case:
     return _BUILDERS[point.kernel](point, where)
 
 
-def _shape(batch: float, rows: float, attended: float = 0.0, **more: float) -> layers.Pass:
-    return layers.Pass(batch=batch, rows=rows, attended=attended, kv_bytes=2.0, state_bytes=4.0, **more)  # type: ignore[arg-type]
+def _shape(
+    batch: float, rows: float, attended: float = 0.0, kv_bytes: float = 2.0, state_writes: float = 1.0
+) -> layers.Pass:
+    return layers.Pass(
+        batch=batch,
+        rows=rows,
+        attended=attended,
+        kv_bytes=kv_bytes,
+        state_bytes=4.0,
+        state_writes=state_writes,
+    )
 
 
 def _checked(
@@ -155,13 +164,16 @@ def _attention(point: Point, where: Device) -> Case:
         return _installed_attention(point, where)
     q_heads, kv_heads, head_dim = point["q_heads"], point["kv_heads"], point["head_dim"]
     context, rows, batch = point["context"], point["rows"], point["batch"]
+    kv_bytes = dict(point.sizes).get("kv_bytes", 2)
     mixer = spec.Attention(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim)
-    (operation,) = layers.attention(mixer, _shape(batch, rows, context - rows))
+    (operation,) = layers.attention(mixer, _shape(batch, rows, context - rows, kv_bytes))
     operation = split_attention(replace(operation, variant=point.variant), PACKED)
-    set_bytes = batch * context * kv_heads * head_dim * 4
+    set_bytes = batch * context * kv_heads * head_dim * 2 * kv_bytes
     sets = where.rotate(set_bytes)
     slots_each = batch * context
     k_cache, v_cache = (where.randn(sets * slots_each, kv_heads, head_dim) for _ in range(2))
+    if kv_bytes == 1:
+        k_cache, v_cache = k_cache.to(gemm.FP8), v_cache.to(gemm.FP8)
     q, out = where.randn(batch, rows, q_heads, head_dim), where.empty(batch, rows, q_heads, head_dim)
     lists = [_slots(i * slots_each, batch, context, where) for i in range(sets)]
     lengths = torch.full((batch,), context, dtype=torch.int32, device=where.device)
@@ -235,6 +247,13 @@ def _slots(first: int, batch: int, context: int, where: Device) -> torch.Tensor:
     return span.view(batch, context)
 
 
+def _rows_of(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Some tokens of a cache; torch gathers no fp8, but bytes."""
+    if cache.dtype == gemm.FP8:
+        return cache.view(torch.uint8)[slots.long()].view(gemm.FP8)
+    return cache[slots.long()]
+
+
 def _softmax(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor, scale: float
 ) -> torch.Tensor:
@@ -246,7 +265,7 @@ def _softmax(
     )
     outputs = []
     for b in range(batch):
-        k, v = (cache[slots[b].long()].float().repeat_interleave(group, 1) for cache in (k_cache, v_cache))
+        k, v = (_rows_of(cache, slots[b]).float().repeat_interleave(group, 1) for cache in (k_cache, v_cache))
         scores = torch.einsum("rhd,thd->hrt", q[b].float(), k) * scale
         outputs.append(torch.einsum("hrt,thd->rhd", scores.masked_fill(~seen, -math.inf).softmax(-1), v))
     return torch.stack(outputs)

@@ -1,6 +1,7 @@
 """From measured points to kernel models: robust fits of the machine floor's own form, with held-out errors.
 
-Each class (and variant) has the form seconds = launches x floor + max(bytes / bandwidth, FLOPs / rate, turns x turn),
+Each class (and variant) has the form seconds = launches x floor + the longest of bytes / bandwidth, FLOPs / rate,
+one block's bytes / what a block streams, turns x turn,
 fitted to log(seconds) by least squares with a soft loss, so that one odd shape does not bend the rest. What a class's
 geometries (the sizes of a matrix, a head's shape) deviate from the form is then kept as factors, which neighbours
 share. Errors are of geometries left out: the form's parameters and the factors are fitted without them.
@@ -9,6 +10,7 @@ share. Errors are of geometries left out: the form's parameters and the factors 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmtp_sim.catalog.profiles import uncalibrated
-from wmtp_sim.machine.curves import Curve, MeasuredGeometry
+from wmtp_sim.machine.curves import FARTHEST, Curve, MeasuredGeometry
 from wmtp_sim.machine.curves import Measured as MeasuredGeometries
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import SPREAD_UNSEEN, KernelModel, Profile
@@ -30,8 +32,9 @@ WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise"
 BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
 #: Fewest points that a class is fitted from.
 FEWEST = 4
-#: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet).
-BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0))
+#: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet), and what one
+#: thread block streams (bytes/s).
+BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0), (1e8, 1e12))
 #: Classes whose kernels elsewhere differ from ours by more than any spread found here (docs/independent.md).
 FAR_FROM_OTHERS = {"mla": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")}
 FOLDS = 8
@@ -71,7 +74,11 @@ class Report:
 
 
 def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
-    """Points by ``class.variant``; noisy ones are left out."""
+    """Points by ``class.variant``; noisy ones are left out.
+
+    A variant that ends in a number is an implementation held to so many splits (``sglang_triton_8``). One form
+    describes it under any cap, and the cap is in the geometry.
+    """
     found: dict[str, list[Point]] = defaultdict(list)
     for record in records:
         if record.get("noisy"):
@@ -82,7 +89,8 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
             name=record["key"], kernel=record["kernel"], variant=record["variant"], geometry=geometry, **numbers
         )
         kind = record["kernel"]
-        found[f"{kind}.{record['variant']}" if kind in BY_VARIANT else kind].append(Point(operation, record["seconds"]))
+        implementation = re.sub(r"_\d+$", "", record["variant"])
+        found[f"{kind}.{implementation}" if kind in BY_VARIANT else kind].append(Point(operation, record["seconds"]))
     return dict(found)
 
 
@@ -140,16 +148,22 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
     seconds = np.log([p.seconds for p in points])
     legs = _Legs.of([p.operation for p in points], gpu, turn_s)
     smallest = min(p.seconds / p.operation.launches for p in points)
-    start = np.log([min(max(smallest, BOUNDS[0][0] * 2), BOUNDS[0][1] / 2), 0.7, 0.3])
+    start = np.log([min(max(smallest, BOUNDS[0][0] * 2), BOUNDS[0][1] / 2), 0.7, 0.3, 1e10])
     low, high = (np.log([pair[i] for pair in BOUNDS]) for i in (0, 1))
     found = least_squares(
         lambda x: np.log(legs.seconds(*np.exp(x))) - seconds, start, bounds=(low, high), loss="soft_l1", f_scale=0.05
     )
-    floor, bandwidth, compute = np.exp(found.x)
-    if not np.any(legs.math / compute > np.maximum(legs.memory / bandwidth, legs.turns)):
-        compute = _assumed_compute(name)
+    floor, bandwidth, compute, block = np.exp(found.x)
+    busy = legs.longest(*np.exp(found.x[1:]))
+    if not np.any(legs.math / compute >= busy):
+        compute = _assumed(name).compute
     form = KernelModel(
-        floor_s=floor, bandwidth=min(bandwidth, 1.0), compute=min(compute, 1.0), spread=1.0, source=source
+        floor_s=floor,
+        bandwidth=min(bandwidth, 1.0),
+        compute=min(compute, 1.0),
+        cta_bytes_per_s=block if np.any((legs.serial > 0) & (legs.serial / block >= busy)) else _assumed_block(name),
+        spread=1.0,
+        source=source,
     )
     if name.split(".")[0] not in WITH_GEOMETRIES:
         return form
@@ -166,28 +180,37 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
     return form.model_copy(update={"measured": MeasuredGeometries(geometries=tuple(entries))} if entries else {})
 
 
-def _assumed_compute(name: str) -> float:
-    """What the points cannot tell where FLOPs never bind: the documented constant, not wherever a search began."""
+def _assumed(name: str) -> KernelModel:
+    """What points cannot tell where a leg never binds: the documented constants, not wherever a search began."""
     kernels = uncalibrated().kernels
-    return (kernels.get(name) or kernels[name.split(".")[0]]).compute
+    return kernels.get(name) or kernels[name.split(".")[0]]
+
+
+def _assumed_block(name: str) -> float | None:
+    """What one block streams, where the class has a documented constant of its own."""
+    documented = uncalibrated().kernels.get(name)
+    return None if documented is None else documented.cta_bytes_per_s
 
 
 def _curves(points: list[Point], form: KernelModel, gpu: Gpu, turn_s: float) -> tuple[Curve, ...]:
-    """Points by rows and bytes; where a measured kernel falls with size, the slower neighbour counts."""
+    """Points by rows and by what the form takes; where a measured kernel falls with size, neighbours are pooled.
+
+    Pooling is the least-squares fit of a rising curve to log(seconds) (isotonic regression).
+    """
+    from scipy.optimize import isotonic_regression
+
     residuals = _residuals(form, points, gpu, turn_s)
-    found: dict[float, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[float, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point, residual in zip(points, residuals, strict=True):
-        size = float(np.asarray(point.operation.bytes))
-        found[float(np.asarray(point.operation.rows))][size].append((point.seconds, -residual))
+        form_s = float(f"{point.seconds * math.exp(residual):.12g}")  # rounding must not make two sizes of one
+        found[float(np.asarray(point.operation.rows))][form_s].append(point.seconds)
     curves = []
     for rows, sizes in sorted(found.items()):
-        moved = sorted(sizes)
-        seconds, ratios = np.array([np.median(sizes[size], axis=0) for size in moved]).T
-        risen = np.maximum.accumulate(seconds)
-        ratios = np.clip(ratios + np.log(risen / seconds), -5, 5)
-        curves.append(
-            Curve(rows=rows, bytes=tuple(moved), seconds=tuple(risen.tolist()), log_ratios=tuple(ratios.tolist()))
-        )
+        form_s = sorted(sizes)
+        seconds = np.log([np.median(sizes[size]) for size in form_s])
+        near = np.log(form_s)[:, None] + np.array([-1.0, 1.0]) * (FARTHEST - 1e-9)
+        risen = np.exp(np.clip(isotonic_regression(seconds).x, *near.T))
+        curves.append(Curve(rows=rows, form_s=tuple(form_s), seconds=tuple(np.maximum.accumulate(risen).tolist())))
     return tuple(curves)
 
 
@@ -205,6 +228,7 @@ class _Legs:
     launches: NDArray[np.float64]
     memory: NDArray[np.float64]
     math: NDArray[np.float64]
+    serial: NDArray[np.float64]
     turns: NDArray[np.float64]
 
     @classmethod
@@ -216,12 +240,16 @@ class _Legs:
             launches=np.array([o.launches for o in operations], dtype=float),
             memory=np.array(moved) / gpu.hbm_bandwidth_bytes_per_s,
             math=np.array([float(np.asarray(o.flops * o.padding)) / rates[o.math] for o in operations]),
+            serial=np.array([float(np.asarray(o.serial_bytes)) for o in operations]),
             turns=np.array([float(np.asarray(o.turns)) for o in operations]) * turn_s,
         )
 
-    def seconds(self, floor: float, bandwidth: float, compute: float) -> NDArray[np.float64]:
-        busy = np.maximum(np.maximum(self.memory / bandwidth, self.math / compute), self.turns)
-        return self.launches * floor + busy
+    def longest(self, bandwidth: float, compute: float, block: float) -> NDArray[np.float64]:
+        moved, multiplied = self.memory / bandwidth, self.math / compute
+        return np.asarray(np.maximum.reduce([moved, multiplied, self.serial / block, self.turns]))
+
+    def seconds(self, floor: float, bandwidth: float, compute: float, block: float) -> NDArray[np.float64]:
+        return self.launches * floor + self.longest(bandwidth, compute, block)
 
 
 def turn_seconds(records: list[dict[str, Any]]) -> float | None:

@@ -31,7 +31,10 @@ K, M = 2**10, 2**20
 #: Packages whose attention can be measured beside ours, and their variants for one row and for several.
 INSTALLED = {
     "flashinfer": (("flashinfer",), ("flashinfer",)),
-    "sglang": (("sglang_triton_8", "sglang_triton_64"), ("sglang_triton_extend",)),
+    "sglang": (
+        ("sglang_triton_8", "sglang_triton_16", "sglang_triton_64", "sglang_triton_128"),
+        ("sglang_triton_extend",),
+    ),
 }
 #: SGLang's extend kernel does not split the context: 13 ms at 128K, 104 ms at 1M (H200).
 EXTEND_CONTEXT = 128 * K
@@ -120,7 +123,8 @@ def _gemms(models: list[Model], quick: bool) -> Iterator[Point]:
         for r in rows[:2] if quick else rows:
             yield point("gemm", "cublas", k=k, n=n, rows=r)
         if i % 5 == 0 and k % 16 == 0 and n % 16 == 0:
-            yield point("gemm", "cublas_fp8", k=k, n=n, rows=8)
+            for r in (8,) if quick else (8, 64, 256):
+                yield point("gemm", "cublas_fp8", k=k, n=n, rows=r)
 
 
 def _dense_shapes(models: list[Model]) -> Iterator[tuple[int, int]]:
@@ -136,11 +140,11 @@ def _dense_shapes(models: list[Model]) -> Iterator[tuple[int, int]]:
 
 
 def _attentions(models: list[Model], quick: bool) -> Iterator[Point]:
-    """Each head geometry from 1K to 1M tokens, narrow and verify, and a few batches."""
+    """Each head geometry from 1K to 1M tokens, narrow and verify; a few batches; every other one over an fp8 cache."""
     mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, Attention) and m.window is None}
     shapes = sorted({(m.q_heads, m.kv_heads, m.head_dim) for m in mixers})
     contexts = (4 * K, 128 * K, M) if quick else tuple(2**i * K for i in range(11))
-    for q_heads, kv_heads, head_dim in shapes:
+    for i, (q_heads, kv_heads, head_dim) in enumerate(shapes[::2] if quick else shapes):
         head = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
         for context in contexts:
             for rows in (1, 7) if quick else (1, 2, 4, 7):
@@ -148,11 +152,14 @@ def _attentions(models: list[Model], quick: bool) -> Iterator[Point]:
         for batch, context in () if quick else ((4, 32 * K), (16, 8 * K), (16, 64 * K)):
             for rows in (1, 4):
                 yield point("attention", "triton_packed", **head, context=context, rows=rows, batch=batch)
+        for context in () if quick or i % 2 else contexts[::2]:
+            for rows in (1, 4):
+                yield point("attention", "triton_packed", **head, context=context, rows=rows, batch=1, kv_bytes=1)
 
 
 def beside(attentions: Iterable[Point], kernels: Iterable[str]) -> Iterator[Point]:
-    """The same attention shapes for the kernels of other packages."""
-    kernels, attentions = list(kernels), list(attentions)
+    """The same attention shapes, over caches of two bytes an element, for the kernels of other packages."""
+    kernels, attentions = list(kernels), [ours for ours in attentions if "kv_bytes" not in dict(ours.sizes)]
     for name in kernels:
         if name not in INSTALLED:
             raise InputError("--kernels", f"{name[:40]!r} is not known", " or ".join(INSTALLED))
@@ -165,7 +172,7 @@ def beside(attentions: Iterable[Point], kernels: Iterable[str]) -> Iterator[Poin
 
 def _latents(models: list[Model], quick: bool) -> Iterator[Point]:
     mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, LatentAttention)}
-    for heads in sorted({m.heads for m in mixers}):
+    for heads in sorted({m.heads for m in mixers})[:: 2 if quick else 1]:
         for context in (4 * K, 128 * K) if quick else tuple(2**i * K for i in range(1, 10)):
             for rows in (1, 4) if quick else (1, 2, 4, 7):
                 yield point("mla", "triton_packed", heads=heads, context=context, rows=rows, batch=1)
@@ -176,8 +183,8 @@ def _latents(models: list[Model], quick: bool) -> Iterator[Point]:
 def _experts(models: list[Model], quick: bool) -> Iterator[Point]:
     """Each MoE layer at decode and verify widths."""
     layers = {(c, model.hidden) for model, block in _blocks(models) for c in block.channels if isinstance(c, Moe)}
-    for moe, hidden in sorted(layers, key=lambda pair: (pair[0].experts, pair[0].inner)):
-        for rows in (1, 8) if quick else (1, 2, 4, 7, 8, 16, 32, 128, 512):
+    for moe, hidden in sorted(layers, key=lambda pair: (pair[0].experts, pair[0].inner))[:: 2 if quick else 1]:
+        for rows in (1, 8) if quick else (1, 2, 4, 7, 8, 16, 32, 64, 128, 256, 512):
             width = moe.latent or hidden
             sizes = {"experts": moe.experts, "top_k": moe.top_k, "inner": moe.inner, "width": width}
             yield point("moe", "grouped", **sizes, gated=int(moe.gated), rows=rows)
@@ -188,7 +195,7 @@ def _recurrences(models: list[Model], quick: bool) -> Iterator[Point]:
     mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, kinds)}
     for mixer in sorted(mixers, key=repr):
         sizes = {name: int(value) for name, value in mixer if name != "kind"}
-        for batch, rows in ((1, 1), (1, 7)) if quick else tuple((b, r) for b in (1, 4, 16) for r in (1, 2, 4, 7)):
+        for batch, rows in ((1, 1), (1, 7)) if quick else tuple((b, r) for b in (1, 2, 4, 8, 16) for r in (1, 2, 4, 7)):
             yield point("recurrent", mixer.kind, **sizes, batch=batch, rows=rows)
 
 
@@ -198,6 +205,6 @@ def _rows(models: list[Model], quick: bool) -> Iterator[Point]:
         for rows in (1, 8) if quick else (1, 8, 64):
             yield point("elementwise", "norm", hidden=hidden, rows=rows)
             yield point("elementwise", "act", hidden=hidden, rows=rows)
-    for vocab in sorted({model.vocab for model in models})[:: 3 if quick else 2]:
-        for rows in (1, 2, 4, 8, 16):
+    for vocab in sorted({model.vocab for model in models})[:: 3 if quick else 1]:
+        for rows in (1, 8) if quick else (1, 2, 4, 8, 16):
             yield point("sample", "argmax", vocab=vocab, rows=rows)

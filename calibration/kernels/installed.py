@@ -43,8 +43,7 @@ TENSOR_CORE_GROUP = 4
 #: How each implementation spreads its read over the GPU, as in the engine definitions.
 RULES = {
     "flashinfer": AttentionKernel(tile_tokens=64, row_tile=16),
-    "sglang_triton_8": AttentionKernel(max_splits=8, tile_tokens=32, row_tile=16),
-    "sglang_triton_64": AttentionKernel(max_splits=64, tile_tokens=32, row_tile=16),
+    **{f"sglang_triton_{n}": AttentionKernel(max_splits=n, tile_tokens=32, row_tile=16) for n in (8, 16, 64, 128)},
     "sglang_triton_extend": AttentionKernel(streams="q_head", max_splits=1, tile_tokens=64, row_tile=64),
 }
 

@@ -16,6 +16,8 @@ from tests import independent
 from tests.independent import K, Row, at_a_million, of, own_at_a_million, rows
 
 MB = 1e6
+#: FlashAttention-3's planning kernel in a trace of vLLM 0.26.0 on an H200 (facts of 2026-11-29).
+PLANNING_US = 1.7
 
 
 def median_ratio(found: Iterable[Row]) -> float:
@@ -89,11 +91,14 @@ def test_flash_attention_3_as_sglang_runs_it() -> None:
 
 
 def test_flash_attention_3_with_the_32_splits_of_vllm() -> None:
-    """One KV head on 32 thread blocks: what one block streams limits it, in their table as in ours."""
+    """One KV head on 32 thread blocks: what one block streams limits it, in their table as in ours.
+
+    Theirs hold the kernel that plans the splits; vLLM runs it once for all layers, and ours leave it out.
+    """
     found = of("fa3 vllm", head_dim=256)
     assert len(found) >= 8
     for row in found:
-        assert row.ratio == pytest.approx(1.0, abs=0.15), row.shape
+        assert row.ours + PLANNING_US == pytest.approx(row.published["vllm"], rel=0.15), row.shape
     (short,), (long,) = (of("fa3 vllm", kv_heads=1, context=c * K) for c in (64, 128))
     read = long.operation.kv - short.operation.kv
     per_block = read / 32 / (1e-6 * (long.published["vllm"] - short.published["vllm"]))
@@ -104,10 +109,11 @@ def test_flash_attention_3_with_the_32_splits_of_vllm() -> None:
 
 
 def test_flash_attention_3_at_narrower_heads() -> None:
-    """Carried to heads of 128 it holds from 16K on; below, its floor is that of a head twice as wide."""
+    """Carried to heads of 128 it holds within its stated range from 16K on; below, its floor is of a head twice as wide."""
+    stated = independent.machine().profile.kernel("attention", "fa3").spread_elsewhere
     for row in (*of("fa3 vllm", head_dim=128), *of("fa3 sglang", head_dim=128)):
-        far = 0.15 if row.sizes["context"] >= 16 * K else 0.5
-        assert row.ratio == pytest.approx(1.0, abs=far), row.shape
+        far = stated if row.sizes["context"] >= 16 * K else 1.5
+        assert 1 / far < row.ratio < far, row.shape
 
 
 def test_a_window_makes_the_context_irrelevant() -> None:

@@ -1,13 +1,18 @@
 """What was measured of a kernel class, geometry by geometry, and how a prediction uses it.
 
 A class's form is smooth; real kernels are not (tile shapes, split rules, library heuristics). At a geometry that was
-measured, log(measured / form) is interpolated between its own points in log bytes, which interpolates the efficiency
-and not the time, and holds beyond them; no prediction falls below that of a smaller measured size. A form that is
-convex in log size times a straight line then never falls. Between measured rows the time itself is interpolated: a mean
-of two times that rise with bytes rises, whatever the form does in between. With fewer rows than measured the time
-holds; with more it grows as the form does, which rises with bytes where FLOPs grow along (a longer context). A geometry
-that was not measured gets the form times the mean factor of its nearest neighbours, weighted by their distance in
-octaves; where all are far, the form alone.
+measured, log(measured) is interpolated in log(form): between two points the efficiency glides from one to the other,
+whatever sets the form's pace in between, and beyond them it holds. The form rises with what is moved, and measured
+times that rise with the form stay in order, so no prediction falls below that of a smaller size.
+
+Where one size belongs to each number of rows (a matrix and its batch), the efficiency is interpolated in log rows: the
+form knows where FLOPs begin to bind. Where several do (attention over contexts, recurrences over batches), each
+measured number of rows has a curve of its own, and between rows the time itself is interpolated: a mean of two times
+that rise with bytes rises, whatever the form does in between. There the time holds with fewer rows than measured, and
+grows as the form does with more, which rises with bytes where FLOPs grow along (a longer context).
+
+A geometry that was not measured gets the form times the mean factor of its nearest neighbours, weighted by their
+distance in octaves; where all are far, the form alone.
 """
 
 from __future__ import annotations
@@ -33,38 +38,43 @@ Form = Callable[[ArrayLike], FloatArray]
 SAME = 1e-6
 #: How many measured geometries speak for one that was not.
 NEIGHBOURS = 4
+#: |log(measured / form)| beyond which a point is no measurement of that form.
+FARTHEST = 5.0
 
 
 class Curve(Spec):
-    """Points at ascending ``bytes`` for one number of rows: ``seconds``, which never fall, and log(seconds / form)."""
+    """Points of one number of rows: ``form_s``, the form's seconds, ascending; ``seconds`` measured, never falling."""
 
     rows: Positive
-    bytes: tuple[Positive, ...]
+    form_s: tuple[Positive, ...]
     seconds: tuple[Positive, ...]
-    log_ratios: tuple[Annotated[float, Field(ge=-5, le=5)], ...]
 
     @model_validator(mode="after")
     def _rises(self) -> Curve:
-        if not self.bytes or not len(self.bytes) == len(self.seconds) == len(self.log_ratios):
-            raise ValueError(f"{len(self.bytes)} sizes, {len(self.seconds)} times, {len(self.log_ratios)} ratios")
-        if any(a >= b for a, b in zip(self.bytes, self.bytes[1:], strict=False)):
-            raise ValueError("sizes do not ascend")
+        if not self.form_s or len(self.form_s) != len(self.seconds):
+            raise ValueError(f"{len(self.form_s)} form times, {len(self.seconds)} measured ones")
+        if any(a >= b for a, b in zip(self.form_s, self.form_s[1:], strict=False)):
+            raise ValueError("form times do not ascend")
         if any(a > b for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
             raise ValueError("times fall")
+        if any(abs(math.log(b / a)) > FARTHEST for a, b in zip(self.form_s, self.seconds, strict=True)):
+            raise ValueError("times are far from the form")
         return self
 
-    def seconds_at(self, moved: FloatArray, form: FloatArray) -> FloatArray:
-        """Seconds at some bytes, where the form at these rows takes ``form`` seconds."""
-        ratio = np.interp(np.log(np.maximum(moved, 1.0)), np.log(self.bytes), self.log_ratios)
-        smaller = np.searchsorted(self.bytes, moved, side="right")
-        return np.asarray(np.maximum(form * np.exp(ratio), np.array([0.0, *self.seconds])[smaller]))
+    @cached_property
+    def log_ratios(self) -> FloatArray:
+        return np.log(self.seconds) - np.log(self.form_s)
+
+    def seconds_at(self, form: FloatArray) -> FloatArray:
+        """Seconds where the form at these rows takes ``form`` seconds."""
+        return np.asarray(form * np.exp(np.interp(np.log(form), np.log(self.form_s), self.log_ratios)))
 
 
 class MeasuredGeometry(Spec):
     """One geometry: its mean log(measured / form), and its curves by ascending rows (none: the factor is all)."""
 
     geometry: tuple[Positive, ...]
-    log_factor: float = Field(ge=-5, le=5)
+    log_factor: float = Field(ge=-FARTHEST, le=FARTHEST)
     curves: tuple[Curve, ...] = ()
 
     @model_validator(mode="after")
@@ -74,19 +84,35 @@ class MeasuredGeometry(Spec):
             raise ValueError("rows do not ascend")
         return self
 
-    def seconds(self, rows: FloatArray, moved: FloatArray, form: Form) -> FloatArray:
-        """Seconds at a number of rows and some bytes; ``form(rows)`` is the class's form at other rows."""
+    def seconds(self, rows: FloatArray, form: Form) -> FloatArray:
+        """Seconds at a number of rows; ``form(rows)`` is what the form says of the operation at other rows."""
         if not self.curves:
             return np.asarray(form(rows) * math.exp(self.log_factor))
+        if all(len(curve.form_s) == 1 for curve in self.curves):
+            return self._along_rows(rows, form)
         steps = [curve.rows for curve in self.curves]
         forms = [form(np.float64(step)) for step in steps]
-        times = [curve.seconds_at(moved, at) for curve, at in zip(self.curves, forms, strict=True)]
+        times = [curve.seconds_at(at) for curve, at in zip(self.curves, forms, strict=True)]
         times = [np.maximum.reduce(times[: i + 1]) for i in range(len(times))]
         found = times[0]
         for i in range(1, len(steps)):
             part = np.clip((rows - steps[i - 1]) / (steps[i] - steps[i - 1]), 0.0, 1.0)
             found = found + part * (times[i] - times[i - 1])
         return np.asarray(found * np.maximum(form(rows) / forms[-1], 1.0))
+
+    def _along_rows(self, rows: FloatArray, form: Form) -> FloatArray:
+        """One size per number of rows (a matrix and its batch): the efficiency is interpolated, in log rows.
+
+        Never faster than fewer rows were measured, or would have been with as few bytes. A form that is convex in log
+        rows then never falls while an operation moves what was measured, or the same share of it at any rows.
+        """
+        steps = [curve.rows for curve in self.curves]
+        ratios = [float(curve.log_ratios[0]) for curve in self.curves]
+        found = form(rows) * np.exp(np.interp(np.log(rows), np.log(steps), ratios))
+        for curve, ratio in zip(self.curves, ratios, strict=True):
+            fewer = np.minimum(curve.seconds[0], form(np.float64(curve.rows)) * math.exp(ratio))
+            found = np.maximum(found, np.where(rows >= curve.rows, fewer, 0.0))
+        return np.asarray(found)
 
 
 class Measured(Spec):

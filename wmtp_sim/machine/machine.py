@@ -74,7 +74,7 @@ class Machine:
             flops = operation.flops * np.asarray(other) / rows
             return np.asarray(self._form(replace(operation, flops=flops), kernel))
 
-        seconds = known.seconds(rows, np.asarray(operation.bytes, dtype=float), at) - hidden
+        seconds = known.seconds(rows, at) - hidden
         return np.maximum(seconds, self.bound(operation))
 
     def _form(self, operation: Operation, kernel: KernelModel) -> Array:

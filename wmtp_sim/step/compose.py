@@ -287,7 +287,8 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
 
     One stream is cut into at most ``max_splits`` pieces of at least ``tile_tokens`` tokens; the longest piece is one
     thread block's own work. A kernel that gives each query head a stream of its own reads the cache once per query
-    head. The query rows of a stream are padded to the kernel's tile, in arithmetic only.
+    head. The query rows of a stream are padded to the kernel's tile, in arithmetic only. A cap on the splits is part of
+    the geometry (before the bytes of an element): the same kernel under another cap is another curve.
     """
     rows = np.maximum(operation.query_rows, 1.0)
     per_head = rule.streams == "q_head"
@@ -296,8 +297,12 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     if rule.max_splits:
         piece = np.maximum(piece, operation.positions / rule.max_splits)
     stream_bytes = operation.kv / operation.streams
+    geometry = operation.geometry
+    if geometry and rule.max_splits:
+        geometry = (*geometry[:-1], float(rule.max_splits), geometry[-1])
     return replace(
         operation,
+        geometry=geometry,
         padding=np.ceil(rows_of_one / rule.row_tile) * rule.row_tile / rows_of_one,
         rereads=operation.query_heads if per_head else 1.0,
         serial_bytes=stream_bytes * piece / operation.positions,
