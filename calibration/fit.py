@@ -143,6 +143,30 @@ def _held_out(
 
 def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> KernelModel:
     """The form's parameters, and the factor and curves of each geometry on top."""
+    form = _form(name, _in_plain_format(points), gpu, turn_s, source)
+    if name.split(".")[0] not in WITH_GEOMETRIES:
+        return form
+    residuals = _residuals(form, points, gpu, turn_s)
+    entries = [
+        MeasuredGeometry(
+            geometry=geometry,
+            log_factor=float(np.clip(-np.median(residuals[members]), -5, 5)),
+            curves=_curves([points[i] for i in members], form, gpu, turn_s),
+        )
+        for geometry, members in _by_geometry(points).items()
+        if geometry
+    ]
+    return form.model_copy(update={"measured": MeasuredGeometries(geometries=tuple(entries))} if entries else {})
+
+
+def _in_plain_format(points: list[Point]) -> list[Point]:
+    """Points of two bytes an element and more: what unpacking narrower formats costs is told by their geometries."""
+    plain = [p for p in points if len(p.geometry) < 2 or p.geometry[-1] >= 2.0]
+    return plain if len(plain) >= FEWEST else points
+
+
+def _form(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> KernelModel:
+    """Floor, bandwidth, FLOP rate and what a block streams, by least squares on log(seconds)."""
     from scipy.optimize import least_squares
 
     seconds = np.log([p.seconds for p in points])
@@ -157,7 +181,7 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
     busy = legs.longest(*np.exp(found.x[1:]))
     if not np.any(legs.math / compute >= busy):
         compute = _assumed(name).compute
-    form = KernelModel(
+    return KernelModel(
         floor_s=floor,
         bandwidth=min(bandwidth, 1.0),
         compute=min(compute, 1.0),
@@ -165,19 +189,6 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
         spread=1.0,
         source=source,
     )
-    if name.split(".")[0] not in WITH_GEOMETRIES:
-        return form
-    residuals = _residuals(form, points, gpu, turn_s)
-    entries = [
-        MeasuredGeometry(
-            geometry=geometry,
-            log_factor=float(np.clip(-np.median(residuals[members]), -5, 5)),
-            curves=_curves([points[i] for i in members], form, gpu, turn_s),
-        )
-        for geometry, members in _by_geometry(points).items()
-        if geometry
-    ]
-    return form.model_copy(update={"measured": MeasuredGeometries(geometries=tuple(entries))} if entries else {})
 
 
 def _assumed(name: str) -> KernelModel:

@@ -147,7 +147,7 @@ def _attentions(models: list[Model], quick: bool) -> Iterator[Point]:
     for i, (q_heads, kv_heads, head_dim) in enumerate(shapes[::2] if quick else shapes):
         head = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
         for context in contexts:
-            for rows in (1, 7) if quick else (1, 2, 4, 7):
+            for rows in (1, 7) if quick else (1, 2, 4, 7) if context in contexts[::2] else (1, 4, 7):
                 yield point("attention", "triton_packed", **head, context=context, rows=rows, batch=1)
         for batch, context in () if quick else ((4, 32 * K), (16, 8 * K), (16, 64 * K)):
             for rows in (1, 4):

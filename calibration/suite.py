@@ -31,7 +31,7 @@ from wmtp_sim.work.operation import Operation
 
 SCHEMA = "wmtp-measurements/1"
 #: Seconds of timing per point; building and checking come on top.
-BUDGET_S = 0.12
+BUDGET_S = 0.1
 #: Noise above which a point is measured again, and kept with a flag if it stays. A CPU is shared with everything else.
 NOISY = {"cuda": 0.05, "cpu": 0.5}
 #: How every measurement file begins.

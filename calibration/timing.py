@@ -73,7 +73,7 @@ def settle_graphs(device: torch.device) -> None:
     x = torch.zeros(1, device=device)
     for _ in range(SETTLING_GRAPHS):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch keeps one of the first GPU it captured on
             for _ in range(SETTLING_LAUNCHES):
                 x.add_(1)
         graph.replay()
@@ -92,7 +92,7 @@ def measure(launch: Callable[[int], object], sets: int, device: torch.device, bu
     torch.cuda.synchronize(device)
     count = sets * max(1, GRAPH_LAUNCHES // sets)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch keeps one of the first GPU it captured on
         for i in range(count):
             launch(i % sets)
     return _measure_replays(graph, count, budget_s)

@@ -101,7 +101,7 @@ def timed(function: Callable[[], None], device: torch.device, budget_s: float, c
 def captured(function: Callable[[], None], copies: int = 1) -> Callable[[], None]:
     """A CUDA graph of ``function``, as what replays it. The function is kept: the graph holds only addresses."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         for _ in range(copies):
             function()
 

@@ -109,7 +109,7 @@ def test_flash_attention_3_with_the_32_splits_of_vllm() -> None:
 
 
 def test_flash_attention_3_at_narrower_heads() -> None:
-    """Carried to heads of 128 it holds within its stated range from 16K on; below, its floor is of a head twice as wide."""
+    """Carried to heads of 128 it holds within its range from 16K on; below, its floor is of a head twice as wide."""
     stated = independent.machine().profile.kernel("attention", "fa3").spread_elsewhere
     for row in (*of("fa3 vllm", head_dim=128), *of("fa3 sglang", head_dim=128)):
         far = stated if row.sizes["context"] >= 16 * K else 1.5

@@ -11,9 +11,12 @@ from rich.text import Text
 
 from wmtp_sim.catalog.profiles import load_profile, profile_names, profile_path
 from wmtp_sim.errors import InputError
+from wmtp_sim.machine.curves import MeasuredGeometry
 from wmtp_sim.machine.profile import KernelModel, Profile
 
 PROFILES_SCHEMA = "wmtp-profiles/1"
+#: How many points of a curve are printed.
+SHOWN = 6
 #: What provenance says first; anything else follows in its own order.
 FIRST = ("gpu", "date", "driver", "cuda", "torch", "triton", "python")
 
@@ -71,6 +74,7 @@ def print_profile(profile: Profile, console: Console) -> None:
     for name, model in sorted(profile.kernels.items()):
         table.add_row(Text(name), *_cells(model))
     console.print(table)
+    _print_curves(profile, console)
     console.print(Text("Errors are of held-out points; classes without points have documented constants.", "dim"))
     for label in (*FIRST, *(key for key in profile.provenance if key not in FIRST)):
         value = profile.provenance.get(label)
@@ -80,6 +84,32 @@ def print_profile(profile: Profile, console: Console) -> None:
         console.print(Text(f"source: {source[:300]}"), soft_wrap=True)
     for note in profile.notes:
         console.print(Text(f"note: {note[:300]}"), soft_wrap=True)
+
+
+def _print_curves(profile: Profile, console: Console) -> None:
+    """Of each measured class, the geometry with most points: microseconds at up to six of its sizes or rows."""
+    table = _table(("class", "most measured shape", "measured us (x what the class's form says)"), ())
+    for name, model in sorted(profile.kernels.items()):
+        if model.measured is None or not any(entry.curves for entry in model.measured.geometries):
+            continue
+        entry = max(model.measured.geometries, key=lambda e: sum(len(curve.seconds) for curve in e.curves))
+        shape = " x ".join(f"{size:g}" for size in entry.geometry)
+        table.add_row(Text(name), Text(shape), Text(_curve(entry)))
+    if table.row_count:
+        console.print(table)
+
+
+def _curve(entry: MeasuredGeometry) -> str:
+    """A geometry's points by rising size at its fewest rows, or by rows where each has one size."""
+    if all(len(curve.seconds) == 1 for curve in entry.curves):
+        steps = [(f"{curve.rows:g} rows ", curve.seconds[0], curve.form_s[0]) for curve in entry.curves]
+    else:
+        first = entry.curves[0]
+        steps = [("", seconds, form_s) for seconds, form_s in zip(first.seconds, first.form_s, strict=True)]
+    last = len(steps) - 1
+    chosen = sorted({round(i * last / (SHOWN - 1)) for i in range(SHOWN)})
+    shown = ((label, seconds, seconds / form_s) for label, seconds, form_s in (steps[i] for i in chosen))
+    return ", ".join(f"{label}{seconds * 1e6:.1f} (x{ratio:.2f})" for label, seconds, ratio in shown)
 
 
 def _cells(model: KernelModel) -> tuple[str, ...]:
