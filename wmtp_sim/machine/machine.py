@@ -45,7 +45,7 @@ class Machine:
         """Seconds that all repeats of an operation take, never less than its speed-of-light bound."""
         kernel = self.profile.kernel(operation.kernel, operation.variant)
         bound = self.bound(operation) * operation.repeats
-        seconds = self.once(operation, kernel) * operation.repeats
+        seconds = self.once(operation, kernel) * operation.slowdown * operation.repeats
         spread = kernel.spread_at(operation.geometry, operation.rows)
         return Timing(seconds=seconds, low=np.maximum(seconds / spread, bound), high=seconds * spread, bound=bound)
 
