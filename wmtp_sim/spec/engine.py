@@ -73,13 +73,17 @@ class IndexBuild(Spec):
 
     One program walks a list, ``tokens_per_turn`` at a time; with ``tokens_per_block`` a list is cut into blocks of that
     many tokens, of which at most ``max_blocks`` run for all lists and sequences together. With ``per_depth`` every
-    narrow draft pass has a list of its own.
+    narrow draft pass has a list of its own. ``turn_slowdown`` is the time of one turn over the profile's, that of a loop
+    over 128 tokens; it is ``crowded_slowdown`` where all lists together move more than ``crowded_bytes``.
     """
 
     phase: Phase
     tokens_per_turn: float = Field(gt=0)
     tokens_per_block: float | None = Field(default=None, gt=0)
     max_blocks: float = Field(default=512, ge=1)
+    turn_slowdown: float = Field(default=1.0, ge=0.1, le=100)
+    crowded_slowdown: float = Field(default=1.0, ge=0.1, le=100)
+    crowded_bytes: float = Field(default=1e18, gt=0, le=1e18)
     bytes_per_position: float = Field(default=12, ge=0)
     launches: float = Field(default=1, ge=0)
     per_depth: bool = False

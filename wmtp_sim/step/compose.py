@@ -290,11 +290,13 @@ class Composer:
             if build.tokens_per_block is not None:
                 shared = np.maximum(np.floor(build.max_blocks / (count * self.work.batch)), 1.0)
                 blocks = np.minimum(np.ceil(positions / build.tokens_per_block), shared)
+            moved = self.work.batch * positions * count * build.bytes_per_position
+            slower = np.where(moved > build.crowded_bytes, build.crowded_slowdown, build.turn_slowdown)
             yield Operation(
                 name="index.build",
                 kernel="index_build",
-                metadata=self.work.batch * positions * count * build.bytes_per_position,
-                turns=np.ceil(positions / build.tokens_per_turn / blocks),
+                metadata=moved,
+                turns=np.ceil(positions / build.tokens_per_turn / blocks) * slower,
                 launches=build.launches,
             )
 
