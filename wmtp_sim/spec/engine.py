@@ -73,7 +73,7 @@ class IndexBuild(Spec):
 
     One program walks a list, ``tokens_per_turn`` at a time; with ``tokens_per_block`` a list is cut into blocks of that
     many tokens, of which at most ``max_blocks`` run for all lists and sequences together. With ``per_depth`` every
-    narrow draft pass has a list of its own. ``turn_slowdown`` is the time of one turn over the profile's, that of a loop
+    narrow draft pass has a list of its own. ``turn_slowdown`` is a turn over the profile's, which is that of a loop
     over 128 tokens; it is ``crowded_slowdown`` where all lists together move more than ``crowded_bytes``.
     """
 
