@@ -70,6 +70,24 @@ def test_their_step_is_their_time_per_token_by_the_accept_length(entry: dict[str
 
 
 @each_entry
+def test_the_first_of_their_tables_is_the_one_of_the_row(entry: dict[str, Any]) -> None:
+    tables = entry["theirs"].get("elsewhere", [])
+    assert bool(tables) == (entry["set"] == "paper, native")
+    for first in tables[:1]:
+        assert not first["change"]
+        assert first["step_ms"] == entry["theirs"]["step_ms"]
+
+
+def test_they_read_the_cache_for_every_verified_row() -> None:
+    """Verifying seven rows of Qwen costs them 1.7 to 5 plain steps at 1M, where one read serves all rows."""
+    qwen = [entry for entry in ENTRIES if "elsewhere" in entry["theirs"] and entry["ours"]["model"].startswith("qwen")]
+    assert len(qwen) == 2
+    for entry in qwen:
+        assert all(1.7 < answer["step_ms"] / answer["plain_ms"] < 5 for answer in entry["theirs"]["elsewhere"])
+        assert all(answer["share"] > 0.75 for answer in entry["theirs"]["elsewhere"])
+
+
+@each_entry
 def test_what_they_cannot_express_is_the_window(entry: dict[str, Any]) -> None:
     windowed = entry["policy"] != "native"
     assert windowed == ("cannot" in entry["theirs"])

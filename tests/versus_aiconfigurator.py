@@ -95,13 +95,19 @@ def record() -> None:
         theirs = entry["theirs"]
         if "call" not in theirs:
             continue
-        others = [{"change": each["change"]} for each in theirs.get("elsewhere", [])]
-        asked = {"call": theirs["call"]} | ask(theirs["call"])
-        elsewhere = [each | ask(theirs["call"] | each["change"]) for each in others]
-        entry["theirs"] = asked | ({"elsewhere": elsewhere} if elsewhere else {})
+        entry["theirs"] = {"call": theirs["call"]} | ask(theirs["call"])
+        if changes := [each["change"] for each in theirs.get("elsewhere", [])]:
+            entry["theirs"]["elsewhere"] = [from_table(theirs["call"], change) for change in changes]
     document["attribution"]["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
     document["attribution"]["recorded"] = datetime.date.today().isoformat()
     RECORDED.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def from_table(call: dict[str, Any], change: dict[str, str]) -> dict[str, Any]:
+    """Their answer from another table (none changed: the call's own), and their plain step, without speculation."""
+    call = call | change
+    plain = ask(call | {"nextn": 0, "nextn_accepted": None})
+    return {"change": change} | ask(call) | {"plain_ms": plain["step_ms"]}
 
 
 def ask(call: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +121,7 @@ def ask(call: dict[str, Any]) -> dict[str, Any]:
         except Exception as problem:  # any refusal is an answer, and its class is not public
             refused[database] = _without_paths(f"{type(problem).__name__}: {problem}")
             continue
-        found = {"step_ms": round(answer.tpot * (1 + call["nextn_accepted"]), 3), "tpot_ms": answer.tpot}
+        found = {"step_ms": round(answer.tpot * (1 + (call["nextn_accepted"] or 0)), 3), "tpot_ms": answer.tpot}
         tables = f"{answer.backend_name} {answer.backend_version}"
         shares = largest_operator(answer.summary.get_generation_latency_dict())
         return found | {"database": database, "tables": tables} | shares | ({"refused": refused} if refused else {})
@@ -164,17 +170,17 @@ def summary(found: Sequence[Row]) -> Iterator[str]:
 
 
 def elsewhere(found: Sequence[Row]) -> Iterator[str]:
-    """The paper's native steps from each of their tables: the measured engine's, then other kernels' and engines'."""
-    answers: dict[str, list[tuple[float, float]]] = {}
+    """The paper's native steps from each of their tables: the measured engine's own, other kernels', other engines'."""
+    tables: dict[str, list[tuple[Row, dict[str, Any]]]] = {}
     for row in found:
-        theirs = row.entry["theirs"]
-        for each in (theirs, *theirs["elsewhere"]) if "elsewhere" in theirs else ():
-            name = " ".join(each["change"].values()) if "change" in each else "as above"
-            answers.setdefault(name, []).append((each["step_ms"], error(each["step_ms"], row.measured)))
-    yield f"{'theirs, paper native, from':<26}  {'mean |error|':>12}  steps"
-    for name, steps in answers.items():
-        shown = ", ".join(f"{step:.2f} ({_percent(off)})" for step, off in steps)
-        yield f"{name:<26}  {_mean([off for _, off in steps]):>12}  {shown}"
+        for answer in row.entry["theirs"].get("elsewhere", []):
+            tables.setdefault(" ".join(answer["change"].values()) or "as above", []).append((row, answer))
+    yield f"{'theirs, from':<15}  {'mean |error|':>12}  {'steps of the native rows':<51}  without speculation"
+    for name, answers in tables.items():
+        errors = [error(answer["step_ms"], row.measured) for row, answer in answers]
+        steps = (f"{answer['step_ms']:.2f} ({_percent(e)})" for e, (_, answer) in zip(errors, answers, strict=True))
+        plain = ", ".join(f"{answer['plain_ms']:.2f}" for _, answer in answers)
+        yield f"{name:<15}  {_mean(errors):>12}  {', '.join(steps):<51}  {plain}"
 
 
 def worst(errors: Sequence[float]) -> float | None:
