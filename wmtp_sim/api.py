@@ -53,6 +53,8 @@ def estimate(
     kv: str | None = None,
     draft_kv: str | None = None,
     overlap: float = 0.0,
+    routing_skew: float = 0.0,
+    expert_parallel: bool = False,
     tp: int = 1,
     profile: str | Profile | None = None,
 ) -> Estimate:
@@ -72,6 +74,8 @@ def estimate(
             drafter's linear layers, where the config does not state them.
         kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
+        routing_skew: exponent of experts' popularity; 0 routes uniformly.
+        expert_parallel: whether the ``tp`` ranks hold whole experts instead of a part of each.
         tp: tensor-parallel ranks, which must divide heads and inner sizes of target and drafter.
         profile: name or file of a machine profile, or a `Profile`; the GPU's own otherwise. One of another GPU is
             carried over, with wider ranges.
@@ -92,6 +96,8 @@ def estimate(
         kv_bytes=_cache_bytes(cache, "--kv"),
         draft_kv_bytes=_cache_bytes(draft_kv or cache, "--draft-kv"),
         overlap=overlap,
+        skew=routing_skew,
+        whole_experts=expert_parallel,
         tp=tp,
     )
     stated: dict[str, ArrayLike | None] = {

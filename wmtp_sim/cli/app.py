@@ -90,7 +90,13 @@ def estimate(
     overlap: Annotated[
         float, typer.Option(help="Experts shared by consecutive rows, 0 to 1.", rich_help_panel="Deployment")
     ] = 0.0,
+    routing_skew: Annotated[
+        float, typer.Option(help="Exponent of experts' popularity: 0 uniform, 1 Zipf.", rich_help_panel="Deployment")
+    ] = 0.0,
     tp: Annotated[str, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel="Deployment")] = "1",
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", help="GPUs hold whole experts.", rich_help_panel="Deployment")
+    ] = False,
     profile: Annotated[
         str | None,
         typer.Option(help="Machine profile (wmtp profiles), or its JSON file.", rich_help_panel="Deployment"),
@@ -136,6 +142,8 @@ def estimate(
         kv=kv,
         draft_kv=draft_kv,
         overlap=overlap,
+        routing_skew=routing_skew,
+        expert_parallel=expert_parallel,
         tp=whole(tp, "--tp"),
         profile=profile,
     )

@@ -21,7 +21,7 @@ from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import NOTHING, Timing
 from wmtp_sim.spec.model import Block, Model, Moe
 from wmtp_sim.step.compose import POLICIES, Policy, Term
-from wmtp_sim.work.layers import expert_union, overlap_of
+from wmtp_sim.work.routing import expert_union, overlap_of
 
 #: More experts than any layer has.
 MOST_EXPERTS = 4096

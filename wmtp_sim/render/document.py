@@ -87,6 +87,8 @@ def _deployment(estimate: Estimate) -> dict[str, Any]:
         "kv_element_bytes": work.kv_bytes,
         "draft_kv_element_bytes": work.draft_kv_bytes,
         "overlap": work.overlap,
+        "routing_skew": work.skew,
+        "expert_parallel": work.whole_experts,
         "tp": work.tp,
     }
 

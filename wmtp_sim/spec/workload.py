@@ -28,6 +28,8 @@ class Workload:
         batch: sequences decoded together.
         kv_bytes, draft_kv_bytes: bytes per cached K or V element of target and drafter.
         overlap: share of the experts beyond a sequence's first row that its further rows do not add, 0 <= overlap < 1.
+        skew: exponent of experts' popularity, 0 to 4; 0 routes uniformly.
+        whole_experts: whether ranks hold whole experts (expert parallel) instead of a part of each.
         tp: tensor-parallel ranks.
 
     Raises:
@@ -42,6 +44,8 @@ class Workload:
     kv_bytes: float = 2.0
     draft_kv_bytes: float = 2.0
     overlap: float = 0.0
+    skew: float = 0.0
+    whole_experts: bool = False
     tp: int = 1
 
     def __post_init__(self) -> None:
@@ -55,6 +59,8 @@ class Workload:
             raise InputError("ranges", f"the shapes {shapes} do not broadcast", hint) from None
         if not 0 <= self.overlap < 1:
             raise InputError("--overlap", f"{self.overlap} is not in [0, 1)", "0 routes every row independently")
+        if not 0 <= self.skew <= 4:
+            raise InputError("--routing-skew", f"{self.skew} is not in [0, 4]", "0 routes uniformly, 1 is Zipf's law")
         if not 1 <= self.tp <= 1024:
             raise InputError("--tp", f"{self.tp} ranks", "a whole number from 1 to 1024")
 

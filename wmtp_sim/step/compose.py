@@ -259,6 +259,8 @@ class Composer:
             kv_bytes=self.work.kv_bytes,
             state_bytes=float(self.model.state_dtype_bytes),
             overlap=self.work.overlap,
+            skew=self.work.skew,
+            whole_experts=self.work.whole_experts,
             state_writes=state_writes,
             tp=self.work.tp,
             slots=self.engine.slots_for(self.work.batch),
@@ -272,6 +274,8 @@ class Composer:
             kv_bytes=self.work.draft_kv_bytes,
             state_bytes=float(self._head.state_dtype_bytes),
             overlap=self.work.overlap,
+            skew=self.work.skew,
+            whole_experts=self.work.whole_experts,
             tp=self.work.tp,
             slots=self.engine.slots_for(self.work.batch),
         )

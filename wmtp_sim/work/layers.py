@@ -29,6 +29,7 @@ from wmtp_sim.spec.model import (
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.work.cache import index_key_bytes, latent_token_bytes, recurrent_bytes, state_bytes, written_token_bytes
 from wmtp_sim.work.operation import Array, Operation
+from wmtp_sim.work.routing import busiest_rank, expert_union, routed_experts
 from wmtp_sim.work.weights import Matrix, residual_mixing, weights_of
 
 ACTIVATION_BYTES = 2.0
@@ -46,6 +47,8 @@ class Pass:
         state_bytes: bytes of one recurrent-state element.
         overlap: share of the experts beyond the first row's that further rows of a sequence do not add (0 = rows
             route independently; measured on consecutive tokens: 0.2 to 0.5).
+        skew: exponent of experts' popularity (rank to the power of -skew); 0 is uniform.
+        whole_experts: whether ranks hold whole experts, instead of a part of each.
         state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
         tp: tensor-parallel ranks that share matrices, heads and experts.
         row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
@@ -58,6 +61,8 @@ class Pass:
     kv_bytes: float
     state_bytes: float
     overlap: float = 0.0
+    skew: float = 0.0
+    whole_experts: bool = False
     state_writes: Array = 1.0
     tp: int = 1
     row_multiple: Array = 1.0
@@ -91,40 +96,11 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
     )
 
 
-def expert_union(moe: Moe, batch: Array, rows: Array, overlap: float) -> Array:
-    """Expected distinct routed experts of ``batch`` sequences with ``rows`` rows each.
-
-    One row touches k experts; independent uniform rows touch E(1 - (1 - k/E)^rows). Consecutive tokens of one text
-    share experts, so a sequence's extra experts shrink by ``overlap``; sequences are independent of one another.
-    With zero experts k is the expected number of real ones.
-    """
-    total = float(moe.experts)
-    first = routed_experts(moe)
-    independent = total * (1.0 - (1.0 - first / total) ** rows)
-    sequence = first + (1.0 - overlap) * (independent - first)
-    return total * (1.0 - (1.0 - sequence / total) ** batch)
-
-
-def overlap_of(moe: Moe, batch: float, rows: float, union: float) -> float:
-    """The overlap at which ``batch`` sequences of ``rows`` rows touch ``union`` experts: inverts `expert_union`.
-
-    0 where rows touch as many as independent ones or more, at most 0.99.
-    """
-    total, first = float(moe.experts), routed_experts(moe)
-    sequence = total * (1.0 - max(1.0 - union / total, 0.0) ** (1.0 / batch))
-    independent = total * (1.0 - (1.0 - first / total) ** rows)
-    if independent <= first:
-        return 0.0
-    return float(min(max(1.0 - (sequence - first) / (independent - first), 0.0), 0.99))
-
-
-def routed_experts(moe: Moe) -> float:
-    """Real experts that one row touches (all of top-k unless the router may pick identity experts)."""
-    return moe.top_k * moe.experts / (moe.experts + moe.zero_experts)
-
-
 def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operation:
-    """Both grouped products over the experts touched. Experts are split over tensor-parallel ranks by inner size."""
+    """Both grouped products over the experts touched.
+
+    Ranks split every expert by its inner size, or hold whole experts each: then the busiest rank is waited for.
+    """
     fmt = formats.of("expert")
     matrices = weights_of(moe, hidden).experts
     one_expert = sum(m.copy_params for m in matrices)
@@ -135,15 +111,24 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
         math=fmt.math,
         weight_format=fmt.name,
         flops=2.0 * pairs * one_expert / shape.tp,
-        weights=expert_union(moe, shape.batch, shape.tokens / shape.batch, shape.overlap)
-        * one_expert
-        * fmt.bytes_per_weight
-        / shape.tp,
+        weights=_expert_share(moe, shape) * one_expert * fmt.bytes_per_weight,
         activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / shape.tp,
         launches=float(len(matrices)),
         rows=shape.tokens,
-        geometry=(matrices[0].k, moe.inner / shape.tp, moe.experts, fmt.bytes_per_weight),
+        geometry=_expert_geometry(moe, matrices[0].k, shape, fmt.bytes_per_weight),
     )
+
+
+def _expert_share(moe: Moe, shape: Pass) -> Array:
+    """Experts' worth of weights that one rank reads."""
+    union = expert_union(moe, shape.batch, shape.tokens / shape.batch, shape.overlap, shape.skew)
+    return busiest_rank(union, moe.experts, shape.tp) if shape.whole_experts else union / shape.tp
+
+
+def _expert_geometry(moe: Moe, width: int, shape: Pass, element: float) -> tuple[float, ...]:
+    if shape.whole_experts:
+        return (width, moe.inner, moe.experts / shape.tp, element)
+    return (width, moe.inner / shape.tp, moe.experts, element)
 
 
 # --- token mixers ----------------------------------------------------------------------------------------------
