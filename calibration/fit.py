@@ -35,9 +35,13 @@ FEWEST = 4
 #: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet), and what one
 #: thread block streams (bytes/s).
 BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0), (1e8, 1e12))
+#: Where the search for what a block streams begins: the leg binds at some points or at none, and each is a valley.
+STARTS = (1e12, 1e10, 4e10)
 #: Classes whose kernels elsewhere differ from ours by more than any spread found here (docs/independent.md).
 FAR_FROM_OTHERS = {"mla": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")}
 FOLDS = 8
+#: Sizes of an attention's geometry where a split cap is one of them (`step.compose.split_attention`).
+CAPPED = 5
 #: Spreads are never claimed to be under 1 %; beyond a factor of 10 a model says nothing (`KernelModel` stops there).
 SPREADS = (1.01, 10.0)
 
@@ -97,9 +101,9 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
 def fit_class(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> Report:
     """The kernel model of one class, with errors on held-out points and on held-out geometries."""
     model = _fitted(name, points, gpu, turn_s, source)
-    groups = _by_geometry(points)
+    groups = _by_head(points)
     beside = _held_out(name, points, [[i] for i in range(len(points))], gpu, turn_s, source)
-    elsewhere = _held_out(name, points, list(groups.values()), gpu, turn_s, source) if len(groups) > 1 else None
+    elsewhere = _held_out(name, points, groups, gpu, turn_s, source) if len(groups) > 1 else None
     moved = [float(np.asarray(p.operation.bytes)) for p in points if np.asarray(p.operation.bytes) > 0]
     absolute = np.abs(np.expm1(beside))
     complete = model.model_copy(
@@ -127,6 +131,15 @@ def _by_geometry(points: list[Point]) -> dict[tuple[float, ...], list[int]]:
     return dict(groups)
 
 
+def _by_head(points: list[Point]) -> list[list[int]]:
+    """As `_by_geometry`, but a head under several split caps is one: another cap is no other shape."""
+    groups: dict[tuple[float, ...], list[int]] = defaultdict(list)
+    for i, point in enumerate(points):
+        capped = point.operation.kernel == "attention" and len(point.geometry) == CAPPED
+        groups[(*point.geometry[:3], point.geometry[-1]) if capped else point.geometry].append(i)
+    return list(groups.values())
+
+
 def _held_out(
     name: str, points: list[Point], parts: list[list[int]], gpu: Gpu, turn_s: float, source: str
 ) -> NDArray[np.float64]:
@@ -150,7 +163,7 @@ def _fitted(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str
     entries = [
         MeasuredGeometry(
             geometry=geometry,
-            log_factor=float(np.clip(-np.median(residuals[members]), -5, 5)),
+            log_factor=float(np.clip(-np.median(residuals[members]), -FARTHEST, FARTHEST)),
             curves=_curves([points[i] for i in members], form, gpu, turn_s),
         )
         for geometry, members in _by_geometry(points).items()
@@ -172,11 +185,19 @@ def _form(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) 
     seconds = np.log([p.seconds for p in points])
     legs = _Legs.of([p.operation for p in points], gpu, turn_s)
     smallest = min(p.seconds / p.operation.launches for p in points)
-    start = np.log([min(max(smallest, BOUNDS[0][0] * 2), BOUNDS[0][1] / 2), 0.7, 0.3, 1e10])
+    floor_s = min(max(smallest, BOUNDS[0][0] * 2), BOUNDS[0][1] / 2)
     low, high = (np.log([pair[i] for pair in BOUNDS]) for i in (0, 1))
-    found = least_squares(
-        lambda x: np.log(legs.seconds(*np.exp(x))) - seconds, start, bounds=(low, high), loss="soft_l1", f_scale=0.05
-    )
+    tries = [
+        least_squares(
+            lambda x: np.log(legs.seconds(*np.exp(x))) - seconds,
+            np.log([floor_s, 0.7, 0.3, block]),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=0.05,
+        )
+        for block in (STARTS if np.any(legs.serial) else STARTS[:1])
+    ]
+    found = min(tries, key=lambda tried: tried.cost)
     floor, bandwidth, compute, block = np.exp(found.x)
     busy = legs.longest(*np.exp(found.x[1:]))
     if not np.any(legs.math / compute >= busy):

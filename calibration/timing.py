@@ -7,6 +7,7 @@ same launches run in a plain loop, so that everything around them can be exercis
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -61,19 +62,25 @@ def warm_up(device: torch.device, seconds: float = 3.0) -> None:
         torch.cuda.synchronize(device)
 
 
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that a GPU's graphs are captured on. Torch's own default belongs to the GPU it first captured on."""
+    return torch.cuda.Stream(device)
+
+
 def settle_graphs(device: torch.device) -> None:
     """Bring a process to where a server's is after it has captured its graphs.
 
-    Once some 2,000 to 3,000 launches have been captured, each launch of every graph of the process, old or new, starts
-    0.2 to 0.4 us later, for good; kernels themselves take as long as before (driver 580, one H200, 2026-11-30: gaps of
-    a step of 1,029 launches grow from 0.11 to 0.47 ms). An engine captures many times that before it serves.
+    Once about 3,000 launches have been captured, each launch of every graph of the process, old or new, starts 0.2 to
+    0.4 us later, for good; kernels themselves take as long as before (driver 580, two H200s, 2026-11-30: gaps of a step
+    of 1,029 launches grow from 0.11 to 0.47 ms). An engine captures many times that before it serves.
     """
     if device.type != "cuda":
         return
     x = torch.zeros(1, device=device)
     for _ in range(SETTLING_GRAPHS):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch keeps one of the first GPU it captured on
+        with torch.cuda.graph(graph, stream=capture_stream(device)):
             for _ in range(SETTLING_LAUNCHES):
                 x.add_(1)
         graph.replay()
@@ -92,7 +99,7 @@ def measure(launch: Callable[[int], object], sets: int, device: torch.device, bu
     torch.cuda.synchronize(device)
     count = sets * max(1, GRAPH_LAUNCHES // sets)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch keeps one of the first GPU it captured on
+    with torch.cuda.graph(graph, stream=capture_stream(device)):
         for i in range(count):
             launch(i % sets)
     return _measure_replays(graph, count, budget_s)

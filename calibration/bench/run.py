@@ -28,7 +28,7 @@ from calibration.bench.layers import Place, UnsupportedError
 from calibration.bench.model import Demand, Phases, Stack, fitting_repeats, step_launches
 from calibration.environment import condition, environment
 from calibration.kernels.attention import INTERPRETED
-from calibration.timing import warm_up
+from calibration.timing import capture_stream, warm_up
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.cli.ranges import counting, doubling, whole
 from wmtp_sim.errors import InputError
@@ -93,15 +93,15 @@ def timed(function: Callable[[], None], device: torch.device, budget_s: float, c
         return _summary(list(_loop(function, budget_s)), 1, function)
     function()
     torch.cuda.synchronize(device)
-    graph = captured(function, copies)
-    once = captured(function) if copies > 1 else graph
+    graph = captured(function, device, copies)
+    once = captured(function, device) if copies > 1 else graph
     return _summary(_replays(graph, budget_s), copies, once)
 
 
-def captured(function: Callable[[], None], copies: int = 1) -> Callable[[], None]:
+def captured(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:
     """A CUDA graph of ``function``, as what replays it. The function is kept: the graph holds only addresses."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+    with torch.cuda.graph(graph, stream=capture_stream(device)):
         for _ in range(copies):
             function()
 

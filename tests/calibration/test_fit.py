@@ -424,3 +424,64 @@ def test_a_fit_is_the_same_whatever_the_order_of_points():
     assert one.bandwidth == pytest.approx(other.bandwidth, rel=1e-3)
     assert one.compute == pytest.approx(other.compute, rel=1e-3)
     assert one.measured_bytes == other.measured_bytes
+
+
+# --- what one block streams, split caps, formats ---------------------------------------------------------------------
+
+BLOCK = 8e9
+
+
+def capped(head: float, splits: float, context: float, element: float = 2.0) -> Operation:
+    kv = context * head * 4
+    return Operation(
+        "a", "attention", kv=kv, serial_bytes=kv / splits, rows=1.0, geometry=(head, 8.0, 2.0, splits, element)
+    )
+
+
+def capped_seconds(operation: Operation) -> float:
+    return FLOOR + float(max(operation.kv / (BANDWIDTH * 1e12), operation.serial_bytes / BLOCK))
+
+
+def capped_points(heads: tuple[float, ...], element: float = 2.0) -> list[fit.Point]:
+    operations = [capped(h, s, 2.0**i, element) for h in heads for s in (8.0, 64.0, 512.0) for i in range(10, 21)]
+    return [fit.Point(operation, capped_seconds(operation)) for operation in operations]
+
+
+def test_what_one_block_streams_is_found():
+    model = fitted("attention.capped", capped_points((256.0, 512.0))).model
+    assert model.cta_bytes_per_s == pytest.approx(BLOCK, rel=0.02)
+    assert model.bandwidth == pytest.approx(BANDWIDTH, rel=0.02)
+
+
+def test_where_blocks_never_bind_nothing_is_claimed_of_them():
+    points = [fit.Point(attention(256, 1, 2.0**i), law(attention(256, 1, 2.0**i))) for i in range(10, 21)]
+    assert fitted("attention.unknown", points).model.cta_bytes_per_s is None
+    documented = uncalibrated().kernels["attention.fa3"].cta_bytes_per_s
+    assert fitted("attention.fa3", points).model.cta_bytes_per_s == documented
+
+
+def test_another_split_cap_is_no_other_head():
+    """One head under three caps was never left out whole: what is said of other heads is a judgement."""
+    one, two = (fitted("attention.capped", capped_points(heads)) for heads in ((256.0,), (256.0, 512.0)))
+    assert one.elsewhere is None
+    assert one.model.spread_elsewhere == SPREAD_UNSEEN
+    assert two.elsewhere is not None
+    assert len(one.model.measured.geometries) == 3
+
+
+def test_a_number_after_a_variant_is_its_split_cap():
+    record = {"kernel": "attention", "seconds": 1e-3, "operation": operation_numbers(capped(256.0, 8.0, 4096.0))}
+    records = [record | {"key": f"k{v}", "variant": v} for v in ("mine_8", "mine_64", "mine", "mine2")]
+    assert {name: len(found) for name, found in fit.measured_points(records).items()} == {
+        "attention.mine": 3,
+        "attention.mine2": 1,
+    }
+
+
+def test_narrow_formats_do_not_bend_the_form():
+    plain = capped_points((256.0, 512.0))
+    slow = [fit.Point(p.operation, 3 * p.seconds) for p in capped_points((256.0,), element=1.0)]
+    model = fitted("attention.capped", [*plain, *slow]).model
+    assert model.bandwidth == pytest.approx(BANDWIDTH, rel=0.02)
+    factors = {entry.geometry[-1]: math.exp(entry.log_factor) for entry in model.measured.geometries}
+    assert factors[1.0] == pytest.approx(3.0, rel=0.05)

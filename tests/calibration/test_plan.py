@@ -184,3 +184,10 @@ def test_a_small_plan_for_one_model():
 
 def test_a_plan_for_no_model_still_measures_the_floors():
     assert {p.kernel for p in plan([])} == {"elementwise", "copy", "index_build"}
+
+
+def test_narrow_formats_are_measured_at_several_sizes():
+    caches = [dict(p.sizes) for p in of("attention") if "kv_bytes" in dict(p.sizes)]
+    assert {sizes["rows"] for sizes in caches} == {1, 4}
+    assert len({sizes["context"] for sizes in caches}) >= 6
+    assert {p["rows"] for p in of("gemm") if p.variant == "cublas_fp8"} == {8, 64, 256}

@@ -26,5 +26,6 @@ def test_the_shipped_models_are_fitted_from_the_shipped_points():
                 field,
             )
         assert model.points == shipped.kernels[name].points
-        assert model.cta_bytes_per_s == shipped.kernels[name].cta_bytes_per_s
+        stated = shipped.kernels[name].cta_bytes_per_s
+        assert model.cta_bytes_per_s == (stated if stated is None else pytest.approx(stated, rel=0.01)), name
         assert (model.measured is None) == (shipped.kernels[name].measured is None)

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from calibration import calibrate, suite  # noqa: E402
+from calibration import calibrate, suite, timing  # noqa: E402
 from calibration.cases import Device, build  # noqa: E402
 from calibration.plan import Point  # noqa: E402
 from calibration.timing import Sample  # noqa: E402
@@ -143,3 +143,79 @@ def test_noisy_points_are_tried_again(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(suite, "measure", lambda *_, slowest=slowest: Sample(1e-3, 1e-3, slowest, 5, 5))
         assert suite.run(points, path, CPU, silent).measured == 2
         assert [record["noisy"] for record in suite.read(path)[1]] == [noisy] * 2
+
+
+# --- how a process is brought to measure ---------------------------------------------------------------------------
+
+
+class Recorded:
+    """What `calibration.timing` asks of torch.cuda, counted."""
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+        self.captures: list[Any] = []
+        self.replays = 0
+
+    def module(self) -> Any:
+        from contextlib import contextmanager
+        from types import SimpleNamespace
+
+        recorded = self
+
+        class Graph:
+            def replay(self) -> None:
+                recorded.replays += 1
+
+        def stream(device: Any) -> str:
+            recorded.streams.append(device)
+            return f"stream of {device}"
+
+        @contextmanager
+        def graph(_: Any, stream: Any) -> Any:
+            recorded.captures.append(stream)
+            yield
+
+        cuda = SimpleNamespace(CUDAGraph=Graph, graph=graph, Stream=stream, synchronize=lambda *_: None)
+        return SimpleNamespace(cuda=cuda, zeros=lambda *_, device: torch.zeros(1), Tensor=torch.Tensor)
+
+
+def test_graphs_are_captured_on_a_stream_of_their_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps the stream of the first GPU that it captured on: another GPU's kernels would be launched there."""
+    recorded = Recorded()
+    timing.capture_stream.cache_clear()
+    monkeypatch.setattr(timing, "torch", recorded.module())
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    for device in (first, second, second):
+        timing.settle_graphs(device)
+    assert recorded.streams == [first, second]
+    assert set(recorded.captures) == {"stream of cuda:0", "stream of cuda:1"}
+    assert len(recorded.captures) == recorded.replays == 3 * timing.SETTLING_GRAPHS
+    assert timing.SETTLING_GRAPHS * timing.SETTLING_LAUNCHES > 3000
+    timing.capture_stream.cache_clear()
+
+
+def test_a_process_is_settled_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(timing, "settle_graphs", asked.append)
+    monkeypatch.setattr(timing.torch, "randn", lambda *_, **__: torch.zeros(2, 2))
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda *_: None)
+    timing.warm_up(torch.device("cuda:0"), seconds=0.0)
+    timing.warm_up(CPU, seconds=0.0)
+    assert asked == [torch.device("cuda:0")]
+
+
+def test_an_eight_bit_cache_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibration import cases
+
+    point = Point("attention", "triton_packed", tuple(SMALL.items()))
+    seen: list[Any] = []
+    monkeypatch.setattr(cases.attention, "attention", lambda q, k, *_, **__: seen.append(k.dtype))
+    for more, dtype in (((), torch.bfloat16), ((("kv_bytes", 1),), torch.float8_e4m3fn)):
+        case = build(Point(point.kernel, point.variant, (*point.sizes, *more)), HERE)
+        case.launch(0)
+        assert seen.pop() == dtype
+        assert case.operation.geometry[-1] == (1.0 if more else 2.0)
+    assert float(case.operation.kv) == 2 * 64 * 2 * 16
+
+
+SMALL = {"q_heads": 4, "kv_heads": 2, "head_dim": 16, "context": 64, "rows": 1, "batch": 1}

@@ -107,6 +107,14 @@ def test_changes_that_fit_nowhere(change: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_further_rows_of_packed_weights_cost_by_architecture() -> None:
+    engine = load_engine("llama.cpp")
+    assert engine.further_row("Apple GPU", "q4_k") == 0.79
+    assert engine.further_row("Ampere", "q8_0") == 0.2
+    assert engine.further_row("Ampere", "bf16") == engine.further_row("Hopper", "fp8") == 0.0
+    assert load_engine("vllm").further_row("Ampere", "int4") == 0.0
+
+
 def test_batches_are_padded_to_the_next_graph() -> None:
     engine = load_engine("vllm")
     np.testing.assert_array_equal(engine.slots_for([1, 3, 5, 8, 9, 256, 257]), [1, 4, 8, 8, 16, 256, 257])

@@ -103,7 +103,7 @@ class MeasuredGeometry(Spec):
         return self
 
     def seconds(self, rows: FloatArray, form: Form) -> FloatArray:
-        """Seconds at a number of rows; ``form(rows)`` is what the form says of the operation at other rows."""
+        """Seconds at a number of rows above 0; ``form(rows)`` is what the form says of the operation at other rows."""
         if not self.curves:
             return np.asarray(form(rows).form_s * math.exp(self.log_factor))
         if all(len(curve.size_s) == 1 for curve in self.curves):
@@ -122,7 +122,7 @@ class MeasuredGeometry(Spec):
         """One size per number of rows (a matrix and its batch): the efficiency is interpolated, in log rows.
 
         Never faster than fewer rows were measured, or would have been with as few bytes. A form that is convex in log
-        rows then never falls while an operation moves what was measured, or the same share of it at any rows.
+        rows then never falls while an operation moves what was measured, or the same smaller share of it at any rows.
         """
         steps = [curve.rows for curve in self.curves]
         ratios = [float(curve.log_ratios[0]) for curve in self.curves]

@@ -16,6 +16,8 @@ from wmtp_sim.work.operation import Array, Operation
 
 #: What a leg counts in an operation's size beside the longest: enough to order sizes, too little to reorder them.
 HIDDEN_SHARE = 0.01
+#: Below every kernel: where a form without a floor moves nothing, a logarithm still has a value.
+SHORTEST_S = 1e-12
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,7 @@ class Machine:
         rows = np.asarray(operation.rows, dtype=float)
 
         def at(other: ArrayLike) -> Pace:
-            flops = operation.flops * np.asarray(other) / rows
-            return self.pace(replace(operation, flops=flops), kernel)
+            return self.pace(operation.at_rows(np.asarray(other, dtype=float)), kernel)
 
         seconds = known.seconds(rows, at) - hidden
         return np.maximum(seconds, self.bound(operation))
@@ -84,7 +85,8 @@ class Machine:
         """One execution by the class's form, and its size: with a share of what hides behind the longest leg."""
         legs = self._legs(operation, kernel)
         form = np.asarray(self._form(operation, kernel))
-        return Pace(form, np.asarray(form + HIDDEN_SHARE * sum(legs.values(), start=np.float64(0.0))))
+        size = form + HIDDEN_SHARE * sum(legs.values(), start=np.float64(0.0))
+        return Pace(form, np.maximum(size, SHORTEST_S))
 
     def _form(self, operation: Operation, kernel: KernelModel) -> Array:
         """Launch latency, and the longest leg."""

@@ -145,8 +145,8 @@ class Engine(Spec):
             products and experts with it. Batches above the last run as they are. Empty: every batch has its graph.
         weight_slowdown: seconds of this engine's products over the profile's, by weight format (``int4``): kernels that
             unpack weights do not stream as those do that need not.
-        weight_unpack: vector arithmetic of products that unpack on the fly, by weight format, in units of what their
-            FLOPs would take at the GPU's bf16 peak. It is added to the bytes: both keep the same pipelines busy.
+        row_cost: what each further row of a product over packed weights takes, in shares of its first row, by GPU
+            architecture (and ``default``): kernels that unpack on vector units multiply row by row.
         idle_wide_pass: whether the wide draft pass runs while an adaptive depth is 0.
         elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
             embedding, after its fusions.
@@ -165,7 +165,7 @@ class Engine(Spec):
     pad_draft_rows: bool = False
     graph_batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     weight_slowdown: dict[str, Annotated[float, Field(ge=0.1, le=100)]] = Field(default_factory=dict)
-    weight_unpack: dict[str, Annotated[float, Field(ge=0, le=1000)]] = Field(default_factory=dict)
+    row_cost: dict[str, Annotated[float, Field(ge=0, le=10)]] = Field(default_factory=dict)
     idle_wide_pass: bool = False
     elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]
     sample_launches: float = Field(default=0, ge=0)
@@ -199,9 +199,8 @@ class Engine(Spec):
 
     @model_validator(mode="after")
     def _formats_are_known(self) -> Engine:
-        for name, table in (("weight_slowdown", self.weight_slowdown), ("weight_unpack", self.weight_unpack)):
-            if unknown := sorted(set(table) - set(FORMATS)):
-                raise ValueError(f"{name}.{unknown[0]} is no weight format; one of {', '.join(FORMATS)}")
+        if unknown := sorted(set(self.weight_slowdown) - set(FORMATS)):
+            raise ValueError(f"weight_slowdown.{unknown[0]} is no weight format; one of {', '.join(FORMATS)}")
         if list(self.graph_batches) != sorted(set(self.graph_batches)):
             raise ValueError("graph_batches do not ascend")
         return self
@@ -231,6 +230,13 @@ class Engine(Spec):
             return batch
         at = np.searchsorted(self.graph_batches, batch)
         return np.where(at < len(self.graph_batches), np.append(self.graph_batches, 0.0)[at], batch)
+
+    def further_row(self, architecture: str, weight_format: str) -> float:
+        """What each further row of a product takes on a GPU architecture, in shares of its first row."""
+        stored = FORMATS[weight_format]
+        if stored.math != "bf16" or stored.bytes_per_weight >= 2.0:
+            return 0.0
+        return self.row_cost.get(architecture, self.row_cost.get("default", 0.0))
 
     def attention_on(self, architecture: str) -> AttentionChoice:
         """The attention kernels that this release picks on a GPU architecture."""

@@ -24,7 +24,7 @@ from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import state_bytes_per_sequence
 from wmtp_sim.work.layers import Pass
-from wmtp_sim.work.operation import Array, Operation
+from wmtp_sim.work.operation import Array, Operation, pad_rows
 from wmtp_sim.work.passes import draft_forward, sample, state_commit, target_forward
 
 Policy = Literal["native", "flag", "ring"]
@@ -325,11 +325,8 @@ class Composer:
         if operation.kernel == "gemm" and operation.name.split(".")[0] in self.engine.concurrent_groups:
             operation = replace(operation, launches=0.0)
         slowdown: Array = self.engine.weight_slowdown.get(operation.weight_format, 1.0)
-        if unpack := self.engine.weight_unpack.get(operation.weight_format, 0.0):
-            gpu = self.machine.gpu
-            arithmetic = unpack * operation.flops / gpu.peak_dense_flops.bf16
-            slowdown = slowdown + arithmetic / (operation.bytes / gpu.hbm_bandwidth_bytes_per_s)
-        return replace(operation, slowdown=slowdown)
+        further = self.engine.further_row(self.machine.gpu.architecture, operation.weight_format)
+        return replace(operation, slowdown=slowdown * (1.0 + further * np.maximum(operation.rows - 1.0, 0.0)))
 
 
 def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
@@ -353,7 +350,9 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     return replace(
         operation,
         geometry=geometry,
-        padding=np.ceil(rows_of_one / rule.row_tile) * rule.row_tile / rows_of_one,
+        row_tile=float(rule.row_tile),
+        tile_rows=rows_of_one,
+        padding=pad_rows(rows_of_one, rule.row_tile),
         rereads=operation.query_heads if per_head else 1.0,
         serial_bytes=stream_bytes * piece / operation.positions,
     )

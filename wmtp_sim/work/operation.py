@@ -49,6 +49,7 @@ class Operation:
         query_rows: query rows that one stream serves (rows x query heads of the stream); pads to tensor-core tiles.
         query_heads: query heads that share one stream.
         positions: cached tokens that one stream walks.
+        row_tile: rows that a tile of the kernel holds; ``tile_rows`` of this operation share one.
         padding: FLOPs that the kernel runs over those that count (query rows padded to its tile).
         rereads: times that the kernel reads the KV bytes over once.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
@@ -76,6 +77,8 @@ class Operation:
     query_rows: Array = 0.0
     query_heads: float = 1.0
     positions: Array = 0.0
+    row_tile: float = 1.0
+    tile_rows: Array = 1.0
     padding: Array = 1.0
     rereads: Array = 1.0
     serial_bytes: Array = 0.0
@@ -90,6 +93,19 @@ class Operation:
         """Bytes of every kind that one execution moves."""
         return self.weights + self.kv + self.state + self.activations + self.metadata
 
+    def at_rows(self, rows: Array) -> Operation:
+        """The same operation over so many rows: FLOPs in proportion, padded to the kernel's tile. Bytes stay."""
+        share = rows / self.rows
+        padding = self.padding
+        if self.row_tile > 1.0:
+            padding = pad_rows(self.tile_rows * share, self.row_tile)
+        return replace(self, flops=self.flops * share, rows=rows, padding=padding)
+
     def times(self, repeats: Array) -> Operation:
         """The same operation, executed ``repeats`` times as often."""
         return replace(self, repeats=self.repeats * repeats)
+
+
+def pad_rows(rows: Array, tile: float) -> Array:
+    """FLOPs of ``rows`` padded to a multiple of ``tile`` over those that count."""
+    return np.ceil(rows / tile - 1e-9) * tile / rows
