@@ -176,7 +176,6 @@ def validate_field() -> FieldComparison:
     terms of the same source's other rows (see `wmtp_sim.decide.field`)."""
 
     def estimate_of(stated: Deployment) -> Estimate:
-        windowed = {} if stated.window is None else {"window": stated.window, "sink": stated.sink or 0}
         return estimate(
             stated.model,
             stated.gpu,
@@ -189,7 +188,8 @@ def validate_field() -> FieldComparison:
             head_weights=stated.head_weights,
             kv=stated.kv,
             tp=stated.tp,
-            **windowed,
+            window=PAPER_WINDOW if stated.window is None else stated.window,
+            sink=PAPER_SINK if stated.sink is None else stated.sink,
         )
 
     return compare_field(read_field(), read_mapping(), estimate_of)

@@ -20,7 +20,7 @@ import numpy as np
 
 from wmtp_sim.catalog.field import Deployment, FieldRow, Mapping, Reason, deployment
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.decide.field_fit import LengthKind, Observation, SourceKind, accept_lengths, fitted
+from wmtp_sim.decide.field_fit import LengthKind, Observation, SourceKind, accept_lengths, fitted, usual_speedups
 from wmtp_sim.decide.validation import Pair
 from wmtp_sim.errors import InputError
 from wmtp_sim.step.compose import Step
@@ -29,6 +29,8 @@ LevelNumber = Literal[0, 1, 2]
 LEVELS: tuple[LevelNumber, ...] = (0, 1, 2)
 #: Where the accept length that turns steps into a speedup comes from.
 LengthFrom = Literal["row", "other rows"]
+LENGTHS_FROM: tuple[LengthFrom, ...] = ("row", "other rows")
+Figure = Literal["base step", "step", "speedup"]
 #: How many of the worst kinds of rows are shown.
 WORST = 10
 
@@ -71,18 +73,20 @@ class Compared:
     speedup: Pair | None = None
 
     @property
-    def pairs(self) -> dict[str, Pair]:
-        found = {"base step": self.base, "step": self.step, "speedup": self.speedup}
+    def pairs(self) -> dict[Figure, Pair]:
+        found: dict[Figure, Pair | None] = {"base step": self.base, "step": self.step, "speedup": self.speedup}
         return {name: pair for name, pair in found.items() if pair is not None}
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row with what was compared of it. ``reason``: why no speedup was, at any level."""
+    """A row with what was compared of it. ``reason``: why no speedup was, at any level. ``usual``: its speedup beside
+    the median of the other rows of its kind, which needs no model."""
 
     case: Case
     levels: tuple[Compared, ...]
     reason: Reason | None
+    usual: Pair | None = None
 
     @property
     def row(self) -> FieldRow:
@@ -127,7 +131,7 @@ class Worst:
 
     row: FieldRow
     level: LevelNumber
-    figure: str
+    figure: Figure
     pair: Pair
     of: int
     cause: str
@@ -143,14 +147,23 @@ class FieldComparison:
     def levels(self) -> tuple[LevelSummary, ...]:
         return summaries(self.rows)
 
-    def by(self, key: Callable[[Case], str]) -> dict[str, tuple[LevelSummary, ...]]:
-        """Summaries of the rows that have something compared, by a property; largest groups first."""
+    @property
+    def yardstick(self) -> ErrorShare:
+        """Errors of the median speedup of a row's kind, on the rows that level 2 predicts: what a fit must beat."""
+        fitted_rows = [row for row in self.rows if (at := row.at(2)) is not None and at.speedup is not None]
+        return ErrorShare.of(row.usual for row in fitted_rows)
+
+    def groups(self, key: Callable[[Case], str]) -> dict[str, list[ComparedRow]]:
+        """The rows that have something compared, by a property; largest groups first."""
         groups: dict[str, list[ComparedRow]] = {}
         for row in self.rows:
             if row.levels:
                 groups.setdefault(key(row.case), []).append(row)
-        ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-        return {name: summaries(rows) for name, rows in ordered}
+        return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+
+    def by(self, key: Callable[[Case], str]) -> dict[str, tuple[LevelSummary, ...]]:
+        """Summaries of `groups`."""
+        return {name: summaries(rows) for name, rows in self.groups(key).items()}
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -187,11 +200,16 @@ def summaries(rows: Sequence[ComparedRow]) -> tuple[LevelSummary, ...]:
     """Every level, with accept lengths of the rows' own and of other rows apart; levels without rows are left out."""
     found = []
     for level in LEVELS:
-        for length_from in ("row", "other rows"):
+        for length_from in LENGTHS_FROM:
             at = [c for row in rows for c in row.levels if (c.level, c.length_from) == (level, length_from)]
             if at:
-                found.append(_summary(level, length_from, at))  # type: ignore[arg-type]
+                found.append(_summary(level, length_from, at))
     return tuple(found)
+
+
+def pooled(rows: Iterable[ComparedRow], level: LevelNumber, figure: Figure) -> ErrorShare:
+    """Errors of one figure at one level, wherever the accept lengths come from."""
+    return ErrorShare.of(found.pairs.get(figure) for row in rows for found in row.levels if found.level == level)
 
 
 def _summary(level: LevelNumber, length_from: LengthFrom, rows: Sequence[Compared]) -> LevelSummary:
@@ -218,7 +236,7 @@ def compare_field(
     cases = [_case(row, mapping, estimate_of) for row in rows]
     given = {case.row.id: step_s for case in cases if (step_s := with_base_given(case)) is not None}
     observed = [_observation(case, given.get(case.row.id)) for case in cases if case.base is not None]
-    lengths = accept_lengths(observed)
+    lengths, usual = accept_lengths(observed), usual_speedups(observed)
     fits = {seen.id: fit for seen in observed if (fit := fitted(seen, observed)) is not None}
     compared = []
     for case in cases:
@@ -229,7 +247,8 @@ def compare_field(
             base_s, step_s, length = fits[case.row.id]
             found.append(_level_2(case, base_s, step_s, length))
         levels = tuple(each for each in found if each is not None and each.pairs)
-        compared.append(ComparedRow(case, levels, _why_no_speedup(case, levels)))
+        without_model = _pair(case.row.measured_speedup, usual.get(case.row.id))
+        compared.append(ComparedRow(case, levels, _why_no_speedup(case, levels), without_model))
     return FieldComparison(tuple(compared))
 
 
@@ -371,16 +390,16 @@ def _too_fast(pair: Pair) -> bool:
 #: The first that shows. Judged from the pattern, not proven.
 SYMPTOMS: tuple[_Symptom, ...] = (
     _Symptom(
+        "long context: attention kernels that this engine runs on this GPU (backend, splits)",
+        lambda row, pair: _too_fast(pair) and (row.row.context or 0) >= 65_536,
+    ),
+    _Symptom(
         "the base step is already too fast: time per kernel that the engine's definition lacks (launches, all-reduces)",
         lambda row, pair: _base_error(row) < -0.15,
     ),
     _Symptom(
         "the base step is already too slow: kernels or bytes of this GPU and format",
         lambda row, pair: _base_error(row) > 0.15,
-    ),
-    _Symptom(
-        "long context: the engine's attention kernels of draft and verify on this GPU",
-        lambda row, pair: _too_fast(pair) and (row.row.context or 0) >= 131_072,
     ),
     _Symptom(
         "batch x rows of experts and attention, prefill between the steps, or a busy host",
@@ -401,7 +420,7 @@ SYMPTOMS: tuple[_Symptom, ...] = (
 )
 
 
-def likely_cause(row: ComparedRow, figure: str, pair: Pair) -> str:
+def likely_cause(row: ComparedRow, figure: Figure, pair: Pair) -> str:
     """What a figure's error most likely comes from, judged from the row's pattern of errors. A speedup that is
     predicted too high is a step predicted too fast."""
     as_time = Pair(pair.predicted, pair.measured) if figure == "speedup" else pair

@@ -106,6 +106,16 @@ def _shown(row: Observation) -> list[float]:
     return [rate_of(row.speedup * row.step_given_base_s / row.base_s, row.depth)]
 
 
+def usual_speedups(rows: Sequence[Observation]) -> dict[str, float]:
+    """What needs no model: the median speedup of the other rows of a row's kind, where there are `FEWEST_LENGTHS`."""
+    found = {}
+    for row in rows:
+        others = [r.speedup for r in rows if r.id != row.id and r.kind == row.kind and r.speedup is not None]
+        if len(others) >= FEWEST_LENGTHS:
+            found[row.id] = float(np.median(others))
+    return found
+
+
 class Terms(NamedTuple):
     """Fitted terms: a (no unit), b, c, d (seconds)."""
 
