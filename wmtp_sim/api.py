@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
-from wmtp_sim.catalog.field import Deployment, read_field, read_mapping
+from wmtp_sim.catalog.field import read_field
+from wmtp_sim.catalog.field_mapping import Deployment, read_mapping
 from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from wmtp_sim.catalog.field import FieldRow, deployment, read_field, read_mapping, read_rows
+from wmtp_sim.catalog.field import FieldRow, read_field, read_rows
+from wmtp_sim.catalog.field_mapping import deployment, read_mapping
 from wmtp_sim.errors import InputError
 
 
@@ -25,7 +26,7 @@ def shipped(name: str) -> FieldRow:
 
 
 def test_aggregate_rates_are_of_all_sequences() -> None:
-    """8 sequences at 400 tok/s together take 20 ms a token each; 600 tok/s with 2.5 tokens a step are 33.3 ms a step."""
+    """8 sequences at 400 tok/s take 20 ms a token each; 600 tok/s with 2.5 tokens a step are 33.3 ms a step."""
     found = row(batch=8, tps_base=400, tps_spec=600, tps_scope="aggregate", accept_length=2.5)
     assert found.base_s == pytest.approx(0.020)
     assert found.spec_token_s == pytest.approx(8 / 600)

@@ -8,21 +8,18 @@ from typing import Any
 import pytest
 
 from wmtp_sim.api import estimate, validate_field
-from wmtp_sim.catalog.field import FieldRow, read_field, read_mapping
+from wmtp_sim.catalog.field import FieldRow, read_field
+from wmtp_sim.catalog.field_mapping import read_mapping
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.field import (
     BREAKDOWNS,
-    Case,
-    Compared,
-    ComparedRow,
     ErrorShare,
     FieldComparison,
-    StepTime,
     compare_field,
     likely_cause,
     summaries,
-    with_excess,
 )
+from wmtp_sim.decide.field_rows import Case, Compared, ComparedRow, StepTime, with_excess
 from wmtp_sim.decide.validation import Pair
 
 

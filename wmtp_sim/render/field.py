@@ -9,16 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wmtp_sim.catalog.field import Reason
+from wmtp_sim.catalog.field_mapping import Reason
 from wmtp_sim.decide.field import (
     BREAKDOWNS,
-    Compared,
-    ComparedRow,
     ErrorShare,
     FieldComparison,
     LevelSummary,
     pooled,
 )
+from wmtp_sim.decide.field_rows import Compared, ComparedRow
 from wmtp_sim.decide.validation import Pair
 from wmtp_sim.units import milliseconds
 
@@ -159,7 +158,6 @@ def _group_table(answer: FieldComparison) -> Table:
 def _worst_table(answer: FieldComparison) -> Table:
     table = _table("farthest off, at most base given", "of", "figure", "measured", "predicted", "error", "likely cause")
     table.columns[-1].justify = "left"
-    table.columns[-1].no_wrap = False
     for worst in answer.worst:
         pair, in_ms = worst.pair, worst.figure != "speedup"
         shown = [f"{milliseconds(x)} ms" if in_ms else f"{x:.2f}x" for x in (pair.measured, pair.predicted)]
