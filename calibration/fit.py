@@ -204,31 +204,37 @@ def _assumed_block(name: str) -> float | None:
 
 
 def _curves(points: list[Point], form: KernelModel, gpu: Gpu, turn_s: float) -> tuple[Curve, ...]:
-    """Points by rows and by what the form takes; where a measured kernel falls with size, neighbours are pooled.
+    """Points by rows and size; where a measured kernel falls with size, neighbours are pooled.
 
     Pooling is the least-squares fit of a rising curve to log(seconds) (isotonic regression).
     """
     from scipy.optimize import isotonic_regression
 
-    residuals = _residuals(form, points, gpu, turn_s)
-    found: dict[float, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point, residual in zip(points, residuals, strict=True):
-        form_s = float(f"{point.seconds * math.exp(residual):.12g}")  # rounding must not make two sizes of one
-        found[float(np.asarray(point.operation.rows))][form_s].append(point.seconds)
+    machine = _machine(form, gpu, turn_s)
+    found: dict[float, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        pace = machine.pace(point.operation, form)
+        size_s = float(f"{float(pace.size_s):.12g}")  # rounding must not make two sizes of one
+        found[float(np.asarray(point.operation.rows))][size_s].append((float(pace.form_s), point.seconds))
     curves = []
     for rows, sizes in sorted(found.items()):
-        form_s = sorted(sizes)
-        seconds = np.log([np.median(sizes[size]) for size in form_s])
-        near = np.log(form_s)[:, None] + np.array([-1.0, 1.0]) * (FARTHEST - 1e-9)
-        risen = np.exp(np.clip(isotonic_regression(seconds).x, *near.T))
-        curves.append(Curve(rows=rows, form_s=tuple(form_s), seconds=tuple(np.maximum.accumulate(risen).tolist())))
+        size_s = sorted(sizes)
+        form_s, seconds = np.log([np.median(sizes[size], axis=0) for size in size_s]).T
+        form_s = np.maximum.accumulate(form_s)
+        near = form_s[:, None] + np.array([-1.0, 1.0]) * (FARTHEST - 1e-9)
+        risen = np.maximum.accumulate(np.exp(np.clip(isotonic_regression(seconds).x, *near.T)))
+        points_s = {"size_s": size_s, "form_s": np.exp(form_s).tolist(), "seconds": risen.tolist()}
+        curves.append(Curve(rows=rows, **{name: tuple(values) for name, values in points_s.items()}))
     return tuple(curves)
+
+
+def _machine(model: KernelModel, gpu: Gpu, turn_s: float) -> Machine:
+    return Machine(gpu, Profile(name="fit", status="measured", kernels={"any": model}, turn_s=turn_s, host_spread=1.0))
 
 
 def _residuals(model: KernelModel, points: list[Point], gpu: Gpu, turn_s: float) -> NDArray[np.float64]:
     """log(predicted / measured), by the machine floor itself."""
-    profile = Profile(name="fit", status="measured", kernels={"any": model}, turn_s=turn_s, host_spread=1.0)
-    machine = Machine(gpu, profile)
+    machine = _machine(model, gpu, turn_s)
     return np.array([math.log(float(np.asarray(machine.once(p.operation, model))) / p.seconds) for p in points])
 
 

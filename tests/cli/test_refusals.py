@@ -19,7 +19,7 @@ from wmtp_sim.errors import InputError
 Refused = Callable[..., str]
 POINT = ("estimate", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "1M", "--depth", "6")
 CONFIG: dict[str, Any] = json.loads((catalog_folder() / "qwen3-8b.json").read_text())
-ENGINE = (catalog_folder().parent / "engines" / "sglang.toml").read_text()
+ENGINE = (catalog_folder().parent / "engines" / "sglang@0.5.23.toml").read_text()
 ESCAPE = "\x1b[31mred\x07\x1b]0;title\x07"
 
 
@@ -305,7 +305,7 @@ def test_gpu_files(refused: Refused, tmp_path: Path, change: dict[str, Any], say
     [
         ("colour = 'red'\n" + ENGINE, "engine.toml: colour: is not a known field"),
         (ENGINE.replace("[host]", "[host]\nsped_s = 1"), "is not a known field"),
-        (ENGINE.replace('schema = "wmtp-engine/1"', 'schema = "wmtp-engine/9"'), "this release reads 'wmtp-engine/1'"),
+        (ENGINE.replace('schema = "wmtp-engine/2"', 'schema = "wmtp-engine/9"'), "this release reads 'wmtp-engine/2'"),
         ("", "engine.toml: schema: is None"),
         ("a = ", "not valid TOML"),
         ("a = " + "[" * 100_000, "nested too deeply"),

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from wmtp_sim.machine.curves import Curve, Measured, MeasuredGeometry, distance
+from wmtp_sim.machine.curves import Curve, Measured, MeasuredGeometry, Pace, distance
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
@@ -44,7 +44,8 @@ WIDE = {"spread_elsewhere": 1.2}
 def curve(rows: float, *points: tuple[float, float]) -> Curve:
     """Points of (seconds, log ratio)."""
     seconds, _ = zip(*points, strict=True)
-    return Curve(rows=rows, form_s=tuple(s / math.exp(x) for s, x in points), seconds=seconds)
+    form_s = tuple(s / math.exp(x) for s, x in points)
+    return Curve(rows=rows, size_s=form_s, form_s=form_s, seconds=seconds)
 
 
 #: Four rows of a GEMM-like class, 5 % over the form of ``model()`` at 1 and 10 MB.
@@ -69,8 +70,14 @@ class Law:
     def seconds(self, rows, moved):
         return self.floor + np.maximum(moved / self.bandwidth, self.flops(rows, moved) / self.rate)
 
-    def form(self, moved) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda rows: np.asarray(self.seconds(rows, moved))
+    def size(self, rows, moved):
+        """The form, and a hundredth of all legs, as the machine floor orders sizes."""
+        return self.seconds(rows, moved) + 0.01 * (
+            self.floor + moved / self.bandwidth + self.flops(rows, moved) / self.rate
+        )
+
+    def form(self, moved) -> Callable[[np.ndarray], Pace]:
+        return lambda rows: Pace(np.asarray(self.seconds(rows, moved)), np.asarray(self.size(rows, moved)))
 
     def operation(self, rows, moved) -> Operation:
         return Operation("t", "attention", flops=self.flops(rows, moved), kv=moved, rows=rows, geometry=HEAD)
@@ -118,9 +125,11 @@ def entries(draw, law: Law, one_grid: bool = False) -> tuple[MeasuredGeometry, d
         seconds = np.maximum.accumulate([f * s for f, s in zip(factors, form, strict=False)])
         seconds = np.maximum(seconds, least)
         least = seconds if one_grid else 0.0
-        if (np.abs(np.log(seconds / form)) >= 5).any() or (np.diff(form) <= 1e-9 * form[1:]).any():
+        size = np.array([law.size(r, b) for b in moved])
+        if (np.abs(np.log(seconds / form)) >= 5).any() or (np.diff(size) <= 1e-9 * size[1:]).any():
             continue
-        curves.append(Curve(rows=r, form_s=tuple(form.tolist()), seconds=tuple(seconds.tolist())))
+        points = {"size_s": size, "form_s": form, "seconds": seconds}
+        curves.append(Curve(rows=r, **{name: tuple(values.tolist()) for name, values in points.items()}))
         sizes[float(r)] = moved
     assume(not curves or any(len(each.form_s) > 1 for each in curves))
     return MeasuredGeometry(geometry=HEAD, log_factor=0.2, curves=tuple(curves)), sizes
@@ -294,10 +303,15 @@ FLAT = Law(floor=1e-6, bandwidth=1e12, rate=1e14, per_byte=0.0, fixed=1.0)
 TWICE = math.log(2.0)
 
 
+def alike(law: Law, moved) -> Callable[[np.ndarray], Pace]:
+    """A pace whose size is the form itself, as the curves of these examples have it."""
+    return lambda rows: Pace(*(np.asarray(law.seconds(rows, moved)),) * 2)
+
+
 def test_between_sizes_the_efficiency_glides_with_the_form():
     """From 1 to 4 times the form, as the form goes from 2 to 5 us; before and beyond it holds."""
     entry = MeasuredGeometry(geometry=HEAD, log_factor=0.0, curves=(curve(1, (2e-6, 0.0), (20e-6, 2 * TWICE)),))
-    got = entry.seconds(np.float64(1), FLAT.form(np.array([0.5, 1, 2, 4, 9]) * 1e6))
+    got = entry.seconds(np.float64(1), alike(FLAT, np.array([0.5, 1, 2, 4, 9]) * 1e6))
     between = 3e-6 * 4 ** (math.log(3 / 2) / math.log(5 / 2))
     np.testing.assert_allclose(got, [1.5e-6, 2e-6, between, 20e-6, 10e-6 * 4], rtol=1e-12)
 
@@ -305,7 +319,7 @@ def test_between_sizes_the_efficiency_glides_with_the_form():
 def test_a_size_is_never_faster_than_a_smaller_one_was():
     """A slow small size: the efficiency rises at once after it, the time does not fall."""
     entry = MeasuredGeometry(geometry=HEAD, log_factor=0.0, curves=(curve(1, (5e-6, math.log(2.5)), (5e-6, 0.0)),))
-    got = entry.seconds(np.float64(1), FLAT.form(np.array([1e6, 2e6, 3e6, 4e6, 9e6])))
+    got = entry.seconds(np.float64(1), alike(FLAT, np.array([1e6, 2e6, 3e6, 4e6, 9e6])))
     np.testing.assert_allclose(got, [5e-6, 5e-6, 5e-6, 5e-6, 10e-6], rtol=1e-12)
 
 
@@ -313,7 +327,7 @@ def test_between_rows_the_time_is_interpolated_and_fewer_rows_hold():
     """Twice the form with two rows, four times with four, at 1 MB and at 10."""
     curves = (curve(2, (4e-6, TWICE), (22e-6, TWICE)), curve(4, (8e-6, 2 * TWICE), (44e-6, 2 * TWICE)))
     entry = MeasuredGeometry(geometry=HEAD, log_factor=0.0, curves=curves)
-    got = entry.seconds(np.array([1.0, 2, 3, 3.5, 4, 8]), FLAT.form(1e6))
+    got = entry.seconds(np.array([1.0, 2, 3, 3.5, 4, 8]), alike(FLAT, 1e6))
     np.testing.assert_allclose(got, [4e-6, 4e-6, 6e-6, 7e-6, 8e-6, 8e-6], rtol=1e-12)
 
 
@@ -322,7 +336,7 @@ def test_beyond_the_most_rows_time_grows_as_the_form_does():
     law = Law(floor=1e-6, bandwidth=1e12, rate=1e14, per_byte=100.0, fixed=0.0)
     for points in ([(10e-6, TWICE)], [(10e-6, TWICE), (82e-6, TWICE)]):
         entry = MeasuredGeometry(geometry=HEAD, log_factor=0.0, curves=(curve(4, *points),))
-        got = entry.seconds(np.array([4.0, 9, 19]), law.form(1e6))
+        got = entry.seconds(np.array([4.0, 9, 19]), alike(law, 1e6))
         np.testing.assert_allclose(got, [10e-6, 20e-6, 40e-6], rtol=1e-12)
 
 
@@ -345,7 +359,7 @@ def test_curves_on_the_form_are_the_form():
     points = [(float(law.seconds(1, b)), 0.0) for b in moved]
     entry = MeasuredGeometry(geometry=HEAD, log_factor=0.7, curves=(curve(1, *points),))
     finer = np.logspace(3, 10, 60)
-    np.testing.assert_allclose(entry.seconds(np.float64(1), law.form(finer)), law.seconds(1, finer), rtol=1e-12)
+    np.testing.assert_allclose(entry.seconds(np.float64(1), alike(law, finer)), law.seconds(1, finer), rtol=1e-12)
 
 
 # --- other geometries -------------------------------------------------------------------------------------------
@@ -424,18 +438,19 @@ def test_distance_is_a_metric(a, b, c):
 
 # --- refusals ---------------------------------------------------------------------------------------------------
 
-GOOD = {"rows": 1.0, "form_s": (1e-6, 2e-6), "seconds": (1e-6, 1e-6)}
+GOOD = {"rows": 1.0, "size_s": (1e-6, 2e-6), "form_s": (1e-6, 2e-6), "seconds": (1e-6, 1e-6)}
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"form_s": (2e-6, 1e-6)}, "form times do not ascend"),
-        ({"form_s": (1e-6, 1e-6)}, "form times do not ascend"),
+        ({"size_s": (2e-6, 1e-6)}, "sizes do not ascend"),
+        ({"size_s": (1e-6, 1e-6)}, "sizes do not ascend"),
+        ({"form_s": (2e-6, 1e-6)}, "times fall"),
         ({"seconds": (2e-6, 1e-6)}, "times fall"),
-        ({"seconds": (1e-6,)}, "2 form times, 1 measured"),
-        ({"form_s": (), "seconds": ()}, "0 form times"),
-        ({"form_s": (0.0, 1e-6)}, "greater than 0"),
+        ({"seconds": (1e-6,)}, "2 sizes, 2 form times, 1 times"),
+        ({"size_s": (), "form_s": (), "seconds": ()}, "0 sizes"),
+        ({"size_s": (0.0, 1e-6)}, "greater than 0"),
         ({"form_s": (1e-6, math.inf)}, "finite"),
         ({"seconds": (1e-6, math.nan)}, "finite"),
         ({"seconds": (-1e-6, 1e-6)}, "greater than 0"),
@@ -449,6 +464,20 @@ def test_a_curve_that_makes_no_sense_is_refused(change, says):
     Curve(**GOOD)
     with pytest.raises(ValidationError, match=says):
         Curve(**(GOOD | change))
+
+
+def test_sizes_that_the_longest_leg_cannot_tell_apart_keep_their_order():
+    """One block's own bytes bind: the form is the same for all three, and the measured times are not."""
+    kernel = model(cta_bytes_per_s=1e9)
+    operations = [Operation("t", "attention", kv=b, serial_bytes=1e4, geometry=HEAD) for b in (1e6, 2e6, 4e6)]
+    paces = [machine(kernel).pace(operation, kernel) for operation in operations]
+    assert len({float(pace.form_s) for pace in paces}) == 1
+    points = {"size_s": [p.size_s for p in paces], "form_s": [p.form_s for p in paces], "seconds": [1e-5, 2e-5, 4e-5]}
+    entry = MeasuredGeometry(
+        geometry=HEAD, log_factor=0.0, curves=(Curve(rows=1, **{k: tuple(map(float, v)) for k, v in points.items()}),)
+    )
+    measured = kernel.model_copy(update={"measured": Measured(geometries=(entry,))})
+    assert [float(once(measured, operation)) for operation in operations] == pytest.approx([1e-5, 2e-5, 4e-5])
 
 
 @pytest.mark.parametrize("rows", [(2.0, 1.0), (1.0, 1.0), (1.0, 4.0, 2.0)])

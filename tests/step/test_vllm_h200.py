@@ -1,4 +1,4 @@
-"""Whole steps of a real engine against ``engine="vllm"``: the measured step lies inside our 90 % interval.
+"""Whole steps of a real engine against ``engine="vllm@0.26"``: the measured step lies inside our 90 % interval.
 
 Measured 2026-11-29 on one NVIDIA H200 (driver 580.159.04, torch 2.11.0+cu130, triton 3.6.0): vLLM 0.26.0,
 Qwen3.5-35B-A3B with dummy weights, bf16 weights and KV, fp32 DeltaNet state, TP1, batch 1, V1 runner, torch.compile,
@@ -7,7 +7,7 @@ vllm-h200.jsonl, by id; medians of 40 engine steps, in milliseconds. KV above 12
 
 The kernels are those of the shipped profile, measured on the same GPU apart from any engine; FlashAttention-3's points
 were measured out of vLLM. The engine file's host times, small kernels and spread were chosen with these steps in sight,
-so agreement here is no prediction; the file describes vLLM 0.33.0.
+so agreement here is no prediction.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ import wmtp_sim
 from wmtp_sim.catalog.engines import load_engine
 
 K, M = 1024, 1024**2
-SPREAD = load_engine("vllm").spread
+SPREAD = load_engine("vllm@0.26").spread
 #: id: (context, k, whole step). Where two rows measure one point, the first was prefilled, the second filled.
 STEPS = {
     "vllm-h200-001": (4 * K, 0, 4.1725),
@@ -53,7 +53,7 @@ DRAFT_TRACES = {
 
 def step(context: int, k: int):
     """A step of a release without a draft window: native."""
-    found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=context, depth=k, engine="vllm")
+    found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=context, depth=k, engine="vllm@0.26")
     return found.steps["native"] if k else found.base_step
 
 
@@ -125,6 +125,6 @@ def test_kernel_classes_of_the_draft(context):
 def test_what_speculation_costs():
     """Accept length from which native drafting pays: measured 1.87, 1.76 and 1.52 at 4K, 128K and 1M."""
     for context, base, drafted in ((4 * K, 4.1725, 7.8387), (128 * K, 5.0801, 9.0012), (M, 10.9979, 16.6841)):
-        answer = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=context, depth=3, engine="vllm")
+        answer = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=context, depth=3, engine="vllm@0.26")
         ours = answer.policies["native"].break_even_accept_length
         assert ours == pytest.approx(drafted / base, rel=0.15)

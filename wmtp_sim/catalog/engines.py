@@ -1,17 +1,26 @@
-"""Engines by name: the shipped definition files, or a user's own."""
+"""Engines by name and version: the shipped definition files, or a user's own.
+
+A file is ``NAME@VERSION.toml`` (``NAME.toml`` where there are no versions). It may state ``extends = "vllm@0.33"``: it
+is then that definition with what it states put over it, table by table. ``vllm`` is the newest version known.
+"""
 
 from __future__ import annotations
 
 import difflib
+import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from wmtp_sim.catalog.toml_files import read_spec
+from wmtp_sim.catalog.toml_files import read_toml, validated
 from wmtp_sim.errors import InputError
-from wmtp_sim.spec.engine import Engine
+from wmtp_sim.spec.engine import AttentionKernel, Engine
 
-SCHEMA = "wmtp-engine/1"
+SCHEMA = "wmtp-engine/2"
+#: How many definitions may extend one another.
+DEEPEST = 4
 
 
 def _folder() -> Path:
@@ -20,23 +29,123 @@ def _folder() -> Path:
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Names of the shipped engines, sorted."""
+    """Every shipped definition, ``name@version`` (or the name alone), sorted."""
     return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
 
 
-def load_engine(reference: str) -> Engine:
-    """An engine from a shipped name or a TOML file. Raises `InputError` with close names for an unknown one."""
-    name = reference.lower()
-    if name in engine_names():
-        return _shipped(name)
-    if reference.endswith(".toml"):
-        return read_spec(Path(reference), Engine, SCHEMA)
-    close = difflib.get_close_matches(name, engine_names(), n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    known = f"{hint}one of {', '.join(engine_names())}, or an engine file that ends in .toml"
-    raise InputError("--engine", f"unknown engine {reference[:60]!r}", known)
+def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
+    """An engine from a name, ``name@version`` or a TOML file, with ``path=value`` changes put over it.
+
+    A path names a value of the definition (``host.step_s``, ``attention_kernels.fa3.max_splits``);
+    ``attention.max_splits=128`` changes every attention kernel. Values are read as TOML.
+
+    Raises:
+        InputError: an unknown engine (with close names), a file that is none, or a change that fits nowhere.
+    """
+    stem = _resolved(reference.lower())
+    if stem is None and not reference.endswith(".toml"):
+        raise InputError("--engine", f"unknown engine {reference[:60]!r}", _known(reference.lower()))
+    changes = tuple(changes)
+    if stem is not None and not changes:
+        return _shipped(stem)
+    path = _folder() / f"{stem}.toml" if stem is not None else Path(reference)
+    document = _document(path)
+    for change in changes:
+        _apply(document, change)
+    return validated(document, Engine, "--engine-set" if changes else str(path))
 
 
 @cache
-def _shipped(name: str) -> Engine:
-    return read_spec(_folder() / f"{name}.toml", Engine, SCHEMA)
+def _shipped(stem: str) -> Engine:
+    path = _folder() / f"{stem}.toml"
+    return validated(_document(path), Engine, str(path))
+
+
+def _resolved(name: str) -> str | None:
+    """The file of a name; of several versions the newest, which a name without version means."""
+    if name in engine_names():
+        return name
+    versions = [stem for stem in engine_names() if stem.startswith(f"{name}@")]
+    return max(versions, key=_version) if versions else None
+
+
+def _version(stem: str) -> tuple[int, ...]:
+    """Numbers of a version, for comparison. A calendar version (26.06) is a container's, and older than any release."""
+    parts = stem.partition("@")[2].lstrip("b").split(".")
+    numbers = [int(part) if part.isdecimal() else 0 for part in parts]
+    return (0 if 20 <= numbers[0] < 100 else 1, *numbers)
+
+
+def _known(name: str) -> str:
+    spoken = sorted({stem.partition("@")[0] for stem in engine_names()} | set(engine_names()))
+    close = difflib.get_close_matches(name, spoken, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{hint}one of {', '.join(engine_names())}, or an engine file that ends in .toml"
+
+
+def _document(path: Path, depth: int = 0) -> dict[str, Any]:
+    """A definition file's content over what it extends; the schema line is checked and taken off."""
+    document = read_toml(path)
+    stated = document.pop("schema", None)
+    if stated != SCHEMA:
+        raise InputError(f"{path}: schema", f"is {stated!r}", f"this release reads {SCHEMA!r}")
+    base = document.pop("extends", None)
+    if base is None:
+        return document
+    stem = _resolved(str(base).lower())
+    if stem is None or depth >= DEEPEST:
+        raise InputError(f"{path}: extends", f"{str(base)[:60]!r} is no shipped engine", _known(str(base)))
+    return _over(_document(_folder() / f"{stem}.toml", depth + 1), document)
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """``above`` put over ``below``: tables merge, anything else is replaced."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _over(merged[name], value) if both else value
+    return merged
+
+
+def _apply(document: dict[str, Any], change: str) -> None:
+    """One ``path=value`` change, in place."""
+    path, equals, text = change.partition("=")
+    if not equals or not path.strip():
+        raise InputError("--engine-set", f"{change[:60]!r} is no change", "for example host.step_s=0.001")
+    names = [name.strip().strip('"') for name in path.split(".")]
+    value = _value(text.strip())
+    if names[0] == "attention" and len(names) == 2 and names[1] in AttentionKernel.model_fields:
+        for name, kernel in document.get("attention_kernels", {}).items():
+            kernel[names[1]] = value
+            _say_whose(document, f"attention_kernels.{name}.{names[1]}")
+        return
+    table = document
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise InputError(
+                "--engine-set", f"{path[:60]!r} goes through {name!r}, which is a value", _tables(document)
+            )
+    if not names[-1] or (names[0] not in Engine.model_fields):
+        raise InputError("--engine-set", f"{path[:60]!r} is not a value of an engine", _tables(document))
+    table[names[-1]] = value
+    _say_whose(document, ".".join(names))
+
+
+def _value(text: str) -> Any:
+    """A TOML value; a bare word is a string."""
+    if len(text) > 1000:
+        raise InputError("--engine-set", "has a value of more than 1,000 characters", "is this the right option?")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return text
+
+
+def _say_whose(document: dict[str, Any], path: str) -> None:
+    sources = document.get("sources")
+    document["sources"] = {**(sources if isinstance(sources, dict) else {}), path: "stated with --engine-set"}
+
+
+def _tables(document: dict[str, Any]) -> str:
+    return f"paths begin with one of {', '.join(name for name in document if name != 'sources')}; see wmtp engines show"

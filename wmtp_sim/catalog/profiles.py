@@ -23,7 +23,7 @@ from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import KernelClass
 
-SCHEMA = "wmtp-profile/1"
+SCHEMA = "wmtp-profile/2"
 
 #: Every kernel at the datasheet's peak, with no latency: the machine of the byte roofline.
 IDEAL = Profile(
@@ -47,7 +47,7 @@ def profile_for(gpu: Gpu) -> Profile:
     for path in (*_user_paths(), *_shipped_paths()):
         if path.stem == slug(gpu.name) and _serves(found := load_profile(str(path)), gpu):
             return found
-    return nearest_measured(gpu).transferred(ELSEWHERE)
+    return nearest_measured(gpu).transferred(ELSEWHERE, gpu.launch_slowdown)
 
 
 def is_of(profile: Profile, gpu: Gpu) -> bool:

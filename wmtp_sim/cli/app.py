@@ -72,7 +72,11 @@ def estimate(
     acceptance_source: Annotated[
         str, typer.Option(help="given, measured, published or assumed.", rich_help_panel="Acceptance")
     ] = "given",
-    engine: Annotated[str, typer.Option(help="ideal, sglang, vllm, or an engine's TOML file.")] = "sglang",
+    engine: Annotated[str, typer.Option(help="sglang, vllm@0.26 (wmtp engines), or an engine's TOML file.")] = "sglang",
+    engine_set: Annotated[
+        list[str] | None,
+        typer.Option(help="Change a value of the engine: host.step_s=0.001; several times.", metavar="PATH=VALUE"),
+    ] = None,
     drafter: Annotated[str, typer.Option(help="mtp, eagle, or a draft model.", rich_help_panel="Deployment")] = "mtp",
     weights: Annotated[
         str | None, typer.Option(help="Format of the target's linear layers.", rich_help_panel="Deployment")
@@ -96,6 +100,7 @@ def estimate(
 ) -> None:
     """Cost of a speculative step, and what acceptance makes of it."""
     from wmtp_sim.api import estimate as estimate_deployment
+    from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.cli.ranges import counting, doubling, gridded, rates, whole
     from wmtp_sim.errors import InputError
 
@@ -117,7 +122,7 @@ def estimate(
         window=windows,
         sink=whole(sink, "--sink"),
         batch=batches,
-        engine=engine,
+        engine=load_engine(engine, engine_set or ()),
         accept_length=accept_length,
         windowed_accept_length=windowed_accept_length,
         conditional=rates(conditional, "--conditional"),
@@ -194,15 +199,40 @@ def gpus(as_json: JsonFlag = False) -> None:
     print_gpus(_console())
 
 
-@app.command()
-def engines(as_json: JsonFlag = False) -> None:
-    """List the engine definitions."""
+engines_app = typer.Typer(help="The engine definitions.", invoke_without_command=True)
+app.add_typer(engines_app, name="engines")
+
+
+@engines_app.callback(invoke_without_command=True)
+def engines(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the engine definitions: a name without a version is the newest."""
+    if context.invoked_subcommand is not None:
+        context.obj = as_json
+        return
     from wmtp_sim.render.catalog import engine_documents, print_engines
 
     if as_json:
         _print_json(engine_documents())
         return
     print_engines(_console())
+
+
+@engines_app.command("show")
+def engines_show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="sglang, vllm@0.26, or an engine's TOML file.")],
+    engine_set: Annotated[list[str] | None, typer.Option(help="Change a value first.", metavar="PATH=VALUE")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """One engine: every value of its definition, and where it comes from."""
+    from wmtp_sim.catalog.engines import load_engine
+    from wmtp_sim.render.catalog import engine_document, print_engine
+
+    engine = load_engine(name, engine_set or ())
+    if as_json or context.obj:
+        _print_json(engine_document(engine))
+        return
+    print_engine(engine, _console())
 
 
 app.command()(calibrate)

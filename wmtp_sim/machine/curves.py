@@ -1,9 +1,10 @@
 """What was measured of a kernel class, geometry by geometry, and how a prediction uses it.
 
 A class's form is smooth; real kernels are not (tile shapes, split rules, library heuristics). At a geometry that was
-measured, log(measured) is interpolated in log(form): between two points the efficiency glides from one to the other,
-whatever sets the form's pace in between, and beyond them it holds. The form rises with what is moved, and measured
-times that rise with the form stay in order, so no prediction falls below that of a smaller size.
+measured, log(measured) is interpolated in log(size): the form's seconds, and a little of every leg that hides behind
+the longest, so that sizes which the longest alone cannot tell apart keep their order. Beyond the points the efficiency
+holds: time goes as the form. Both rise with what is moved, and measured times are kept in order, so no prediction falls
+below that of a smaller size.
 
 Where one size belongs to each number of rows (a matrix and its batch), the efficiency is interpolated in log rows: the
 form knows where FLOPs begin to bind. Where several do (attention over contexts, recurrences over batches), each
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -31,8 +34,17 @@ from wmtp_sim.spec.base import Spec
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 FloatArray = NDArray[np.float64]
 
-#: Seconds of a class's form at other rows than an operation's, all else as it is.
-Form = Callable[[ArrayLike], FloatArray]
+
+@dataclass(frozen=True)
+class Pace:
+    """One execution by a class's form: ``form_s``, its seconds, and ``size_s``, by which measured sizes are ordered."""
+
+    form_s: FloatArray
+    size_s: FloatArray
+
+
+#: The pace at other rows than an operation's, all else as it is.
+Form = Callable[[ArrayLike], Pace]
 
 #: Geometries this close (in octaves) are the same.
 SAME = 1e-6
@@ -43,20 +55,22 @@ FARTHEST = 5.0
 
 
 class Curve(Spec):
-    """Points of one number of rows: ``form_s``, the form's seconds, ascending; ``seconds`` measured, never falling."""
+    """Points of one number of rows: ``size_s`` ascending, ``form_s`` and the measured ``seconds`` never falling."""
 
     rows: Positive
+    size_s: tuple[Positive, ...]
     form_s: tuple[Positive, ...]
     seconds: tuple[Positive, ...]
 
     @model_validator(mode="after")
     def _rises(self) -> Curve:
-        if not self.form_s or len(self.form_s) != len(self.seconds):
-            raise ValueError(f"{len(self.form_s)} form times, {len(self.seconds)} measured ones")
-        if any(a >= b for a, b in zip(self.form_s, self.form_s[1:], strict=False)):
-            raise ValueError("form times do not ascend")
-        if any(a > b for a, b in zip(self.seconds, self.seconds[1:], strict=False)):
-            raise ValueError("times fall")
+        if not self.size_s or not len(self.size_s) == len(self.form_s) == len(self.seconds):
+            raise ValueError(f"{len(self.size_s)} sizes, {len(self.form_s)} form times, {len(self.seconds)} times")
+        if any(a >= b for a, b in pairwise(self.size_s)):
+            raise ValueError("sizes do not ascend")
+        for times in (self.form_s, self.seconds):
+            if any(a > b for a, b in pairwise(times)):
+                raise ValueError("times fall")
         if any(abs(math.log(b / a)) > FARTHEST for a, b in zip(self.form_s, self.seconds, strict=True)):
             raise ValueError("times are far from the form")
         return self
@@ -65,9 +79,13 @@ class Curve(Spec):
     def log_ratios(self) -> FloatArray:
         return np.log(self.seconds) - np.log(self.form_s)
 
-    def seconds_at(self, form: FloatArray) -> FloatArray:
-        """Seconds where the form at these rows takes ``form`` seconds."""
-        return np.asarray(form * np.exp(np.interp(np.log(form), np.log(self.form_s), self.log_ratios)))
+    def seconds_at(self, pace: Pace) -> FloatArray:
+        """Seconds at a size, at these rows."""
+        between = np.exp(np.interp(np.log(pace.size_s), np.log(self.size_s), np.log(self.seconds)))
+        before = pace.form_s * np.exp(self.log_ratios[0])
+        beyond = pace.form_s * np.exp(self.log_ratios[-1])
+        inside = np.where(pace.size_s > self.size_s[-1], np.maximum(beyond, self.seconds[-1]), between)
+        return np.asarray(np.where(pace.size_s < self.size_s[0], np.minimum(before, self.seconds[0]), inside))
 
 
 class MeasuredGeometry(Spec):
@@ -87,18 +105,18 @@ class MeasuredGeometry(Spec):
     def seconds(self, rows: FloatArray, form: Form) -> FloatArray:
         """Seconds at a number of rows; ``form(rows)`` is what the form says of the operation at other rows."""
         if not self.curves:
-            return np.asarray(form(rows) * math.exp(self.log_factor))
-        if all(len(curve.form_s) == 1 for curve in self.curves):
+            return np.asarray(form(rows).form_s * math.exp(self.log_factor))
+        if all(len(curve.size_s) == 1 for curve in self.curves):
             return self._along_rows(rows, form)
         steps = [curve.rows for curve in self.curves]
-        forms = [form(np.float64(step)) for step in steps]
-        times = [curve.seconds_at(at) for curve, at in zip(self.curves, forms, strict=True)]
+        paces = [form(np.float64(step)) for step in steps]
+        times = [curve.seconds_at(pace) for curve, pace in zip(self.curves, paces, strict=True)]
         times = [np.maximum.reduce(times[: i + 1]) for i in range(len(times))]
         found = times[0]
         for i in range(1, len(steps)):
             part = np.clip((rows - steps[i - 1]) / (steps[i] - steps[i - 1]), 0.0, 1.0)
             found = found + part * (times[i] - times[i - 1])
-        return np.asarray(found * np.maximum(form(rows) / forms[-1], 1.0))
+        return np.asarray(found * np.maximum(form(rows).form_s / paces[-1].form_s, 1.0))
 
     def _along_rows(self, rows: FloatArray, form: Form) -> FloatArray:
         """One size per number of rows (a matrix and its batch): the efficiency is interpolated, in log rows.
@@ -108,9 +126,9 @@ class MeasuredGeometry(Spec):
         """
         steps = [curve.rows for curve in self.curves]
         ratios = [float(curve.log_ratios[0]) for curve in self.curves]
-        found = form(rows) * np.exp(np.interp(np.log(rows), np.log(steps), ratios))
+        found = form(rows).form_s * np.exp(np.interp(np.log(rows), np.log(steps), ratios))
         for curve, ratio in zip(self.curves, ratios, strict=True):
-            fewer = np.minimum(curve.seconds[0], form(np.float64(curve.rows)) * math.exp(ratio))
+            fewer = np.minimum(curve.seconds[0], form(np.float64(curve.rows)).form_s * math.exp(ratio))
             found = np.maximum(found, np.where(rows >= curve.rows, fewer, 0.0))
         return np.asarray(found)
 

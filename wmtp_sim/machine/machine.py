@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wmtp_sim.errors import InputError
-from wmtp_sim.machine.curves import FloatArray
+from wmtp_sim.machine.curves import Pace
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import Array, Operation
+
+#: What a leg counts in an operation's size beside the longest: enough to order sizes, too little to reorder them.
+HIDDEN_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Machine:
         """Seconds that all repeats of an operation take, never less than its speed-of-light bound."""
         kernel = self.profile.kernel(operation.kernel, operation.variant)
         bound = self.bound(operation) * operation.repeats
-        seconds = self.once(operation, kernel) * operation.repeats
+        seconds = self.once(operation, kernel) * operation.slowdown * operation.repeats
         spread = kernel.spread_at(operation.geometry, operation.rows)
         return Timing(seconds=seconds, low=np.maximum(seconds / spread, bound), high=seconds * spread, bound=bound)
 
@@ -70,12 +73,18 @@ class Machine:
             return np.maximum(form * kernel.measured.factor(operation.geometry), self.bound(operation))
         rows = np.asarray(operation.rows, dtype=float)
 
-        def at(other: ArrayLike) -> FloatArray:
+        def at(other: ArrayLike) -> Pace:
             flops = operation.flops * np.asarray(other) / rows
-            return np.asarray(self._form(replace(operation, flops=flops), kernel))
+            return self.pace(replace(operation, flops=flops), kernel)
 
         seconds = known.seconds(rows, at) - hidden
         return np.maximum(seconds, self.bound(operation))
+
+    def pace(self, operation: Operation, kernel: KernelModel) -> Pace:
+        """One execution by the class's form, and its size: with a share of what hides behind the longest leg."""
+        legs = self._legs(operation, kernel)
+        form = np.asarray(self._form(operation, kernel))
+        return Pace(form, np.asarray(form + HIDDEN_SHARE * sum(legs.values(), start=np.float64(0.0))))
 
     def _form(self, operation: Operation, kernel: KernelModel) -> Array:
         """Launch latency, and the longest leg."""

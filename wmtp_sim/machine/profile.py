@@ -70,11 +70,13 @@ class KernelModel(Spec):
         spread = max(self.spread_elsewhere or self.spread, SPREAD_UNSEEN)
         return self.model_copy(update={"measured": None, "spread": spread, "spread_elsewhere": None})
 
-    def transferred(self, factor: float) -> KernelModel:
+    def transferred(self, factor: float, launch_slowdown: float = 1.0) -> KernelModel:
         """This model on another GPU: the form and the factors, and a spread ``factor`` times as wide."""
         spread = min((self.spread_elsewhere or self.spread) * factor, 10.0)
         measured = self.measured.without_curves() if self.measured else None
-        return self.model_copy(update={"spread": spread, "spread_elsewhere": None, "measured": measured})
+        floor_s = self.floor_s * launch_slowdown
+        changes = {"floor_s": floor_s, "spread": spread, "spread_elsewhere": None, "measured": measured}
+        return self.model_copy(update=changes)
 
 
 class Profile(Spec):
@@ -97,12 +99,13 @@ class Profile(Spec):
     measurements: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def transferred(self, factor: float) -> Profile:
+    def transferred(self, factor: float, launch_slowdown: float = 1.0) -> Profile:
         """This profile for another GPU: every spread ``factor`` times as wide (at most 10), geometries as elsewhere.
 
         What a geometry took on the measured GPU says nothing in seconds about another one: forms and factors remain.
+        Fixed costs of kernels are ``launch_slowdown`` times as long.
         """
-        kernels = {name: model.transferred(factor) for name, model in self.kernels.items()}
+        kernels = {name: model.transferred(factor, launch_slowdown) for name, model in self.kernels.items()}
         status = "transferred" if self.status == "measured" else self.status
         changes = {"kernels": kernels, "host_spread": min(self.host_spread * factor, 10.0), "status": status}
         return self.model_copy(update=changes)

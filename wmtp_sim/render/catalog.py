@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.text import Text
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
+from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Block, Mixer, Model
 from wmtp_sim.units import gigabytes, tokens
 from wmtp_sim.work.cache import (
@@ -25,6 +27,8 @@ from wmtp_sim.work.weights import active_params, checkpoint_params, mtp_active_p
 
 MODEL_SCHEMA = "wmtp-model/1"
 BF16 = 2.0
+#: Characters of a value that a table shows.
+LONGEST = 60
 
 
 # --- models ----------------------------------------------------------------------------------------------------
@@ -190,12 +194,53 @@ def engine_documents() -> dict[str, Any]:
 
 
 def print_engines(console: Console) -> None:
-    table = _table("engine", "version", "what it is", "draft windows")
+    table = _table("engine", "what it is", "draft windows")
     for name in engine_names():
         engine = load_engine(name)
-        table.add_row(name, engine.version, engine.title, ", ".join(engine.window_policies) or "none")
+        table.add_row(name, engine.title, ", ".join(engine.window_policies) or "none")
     table.columns[2].justify = "left"
     console.print(table)
+
+
+def engine_values(engine: Engine) -> list[tuple[str, str, str]]:
+    """Every value of an engine that is not a default: path, value, source."""
+    document = engine.model_dump(exclude_defaults=True, exclude={"sources", "notes", "name", "version", "title"})
+    return [(path, str(value), engine.source_of(path)) for path, value in _leaves(document)]
+
+
+def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        path = f"{above}{name}"
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}.")
+        elif isinstance(value, tuple | list) and value and isinstance(value[0], dict):
+            for i, each in enumerate(value):
+                yield from _leaves(each, f"{path}.{i}.")
+        else:
+            yield path, list(value) if isinstance(value, tuple) else value
+
+
+def engine_document(engine: Engine) -> dict[str, Any]:
+    """One engine in full, and its values with their sources."""
+    values = [{"path": path, "value": value, "source": source} for path, value, source in engine_values(engine)]
+    return {"schema": "wmtp-engine-values/1", "engine": engine.model_dump(), "values": values}
+
+
+def print_engine(engine: Engine, console: Console) -> None:
+    """One engine: what it is, and every value beside its source."""
+    console.print(Text(f"{engine.name} {engine.version}: {engine.title}", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("value", "", "source"):
+        table.add_column(heading, overflow="fold")
+    said = ""
+    for path, value, source in engine_values(engine):
+        short = value if len(value) <= LONGEST else f"{value[: LONGEST - 3]}..."
+        table.add_row(Text(path), Text(short), Text('"' if source == said else source))
+        said = source
+    console.print(table)
+    for note in engine.notes:
+        console.print(Text(f"note: {note.text}"))
+    console.print(Text("Values not listed are their defaults; --engine-set PATH=VALUE changes any.", style="dim"))
 
 
 def _print_rows(console: Console, rows: list[dict[str, str]], left: tuple[str, ...], spare: tuple[str, ...]) -> None:

@@ -1,18 +1,24 @@
 """An engine as data: which passes a speculative step runs, which kernels serve them, and what surrounds them.
 
-Fields mirror the engine definition files (``data/engines/*.toml``), where every value names its source.
+Fields mirror the engine definition files (``data/engines/*.toml``). Their table ``sources`` says of every value where
+it comes from; a source begins with its grade, one of `GRADES`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
-from wmtp_sim.spec.precision import WeightGroup
+from wmtp_sim.spec.precision import FORMATS, WeightGroup
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
+#: How a value is known: measured by us or from a published trace, read in the release's code or documents, fitted to
+#: published steps, or assumed.
+GRADES = ("measured", "code", "fitted", "assumed", "stated", "derivation")
 Phase = Literal["base", "draft", "verify", "extend"]
 #: What small kernels stand around.
 Part = Literal[
@@ -67,24 +73,41 @@ class IndexBuild(Spec):
 
     One program walks a list, ``tokens_per_turn`` at a time; with ``tokens_per_block`` a list is cut into blocks of that
     many tokens, of which at most ``max_blocks`` run for all lists and sequences together. With ``per_depth`` every
-    narrow draft pass has a list of its own.
+    narrow draft pass has a list of its own. ``turn_slowdown`` is a turn over the profile's, which is that of a loop
+    over 128 tokens; it is ``crowded_slowdown`` where all lists together move more than ``crowded_bytes``.
     """
 
     phase: Phase
     tokens_per_turn: float = Field(gt=0)
     tokens_per_block: float | None = Field(default=None, gt=0)
     max_blocks: float = Field(default=512, ge=1)
+    turn_slowdown: float = Field(default=1.0, ge=0.1, le=100)
+    crowded_slowdown: float = Field(default=1.0, ge=0.1, le=100)
+    crowded_bytes: float = Field(default=1e18, gt=0, le=1e18)
     bytes_per_position: float = Field(default=12, ge=0)
     launches: float = Field(default=1, ge=0)
     per_depth: bool = False
 
 
 class Host(Spec):
-    """Time the GPU waits for the host: fixed per step, with and without speculation, and per draft pass."""
+    """What the host adds to a step, without speculation (base) and with it, and per narrow draft pass.
+
+    Attributes:
+        base_s, step_s, per_draft_s: time that the GPU waits: between graphs, for plans, copies and sampling.
+        base_work_s, step_work_s, per_draft_work_s: the host's own work per step, which runs beside the GPU. A step is
+            never shorter: where kernels are quick, the host is what a step waits for.
+        eager_launch_s: one launch outside a graph; a phase that runs so takes at least its launches times this.
+        eager: phases that run without a graph.
+    """
 
     base_s: Seconds = 0.0
     step_s: Seconds = 0.0
     per_draft_s: Seconds = 0.0
+    base_work_s: Seconds = 0.0
+    step_work_s: Seconds = 0.0
+    per_draft_work_s: Seconds = 0.0
+    eager_launch_s: Seconds = 0.0
+    eager: tuple[Phase, ...] = ()
 
 
 class StateHandling(Spec):
@@ -118,6 +141,13 @@ class Engine(Spec):
         window_policies: draft windows the release can really run; others are priced as what-if and say so.
         attention: kernels per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
         pad_draft_rows: the rows of a narrow draft pass, all sequences together, are padded to a multiple of depth + 1.
+        graph_batches: batches for which graphs are captured: one between them runs padded to the next, its matrix
+            products and experts with it. Batches above the last run as they are. Empty: every batch has its graph.
+        weight_slowdown: seconds of this engine's products over the profile's, by weight format (``int4``): kernels that
+            unpack weights do not stream as those do that need not.
+        weight_unpack: vector arithmetic of products that unpack on the fly, by weight format, in units of what their
+            FLOPs would take at the GPU's bf16 peak. It is added to the bytes: both keep the same pipelines busy.
+        idle_wide_pass: whether the wide draft pass runs while an adaptive depth is 0.
         elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
             embedding, after its fusions.
         concurrent_groups: weight groups whose products run on a second stream: their launches hide behind the other
@@ -133,6 +163,10 @@ class Engine(Spec):
     attention_kernels: dict[str, AttentionKernel]
     window_policies: tuple[Literal["flag", "ring"], ...] = ()
     pad_draft_rows: bool = False
+    graph_batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    weight_slowdown: dict[str, Annotated[float, Field(ge=0.1, le=100)]] = Field(default_factory=dict)
+    weight_unpack: dict[str, Annotated[float, Field(ge=0, le=1000)]] = Field(default_factory=dict)
+    idle_wide_pass: bool = False
     elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]
     sample_launches: float = Field(default=0, ge=0)
     concurrent_groups: tuple[WeightGroup, ...] = ()
@@ -143,7 +177,34 @@ class Engine(Spec):
     host: Host = Host()
     ideal: bool = False
     notes: tuple[Note, ...] = ()
-    sources: tuple[str, ...]
+    sources: dict[str, str]
+
+    def source_of(self, path: str) -> str:
+        """Where a value comes from: the source of its path, or of the longest path that it lies under.
+
+        A ``*`` in a source's path stands for any one name.
+        """
+        parts = path.split(".")
+        found = [known for known in self.sources if _covers(known.split("."), parts)]
+        if not found:
+            return ""
+        return self.sources[max(found, key=lambda known: (known.count(".") + bool(known), "*" not in known))]
+
+    @model_validator(mode="after")
+    def _sources_have_grades(self) -> Engine:
+        for path, source in self.sources.items():
+            if source.split(":")[0].split(" ")[0] not in GRADES:
+                raise ValueError(f"sources.{path} begins with none of {', '.join(GRADES)}")
+        return self
+
+    @model_validator(mode="after")
+    def _formats_are_known(self) -> Engine:
+        for name, table in (("weight_slowdown", self.weight_slowdown), ("weight_unpack", self.weight_unpack)):
+            if unknown := sorted(set(table) - set(FORMATS)):
+                raise ValueError(f"{name}.{unknown[0]} is no weight format; one of {', '.join(FORMATS)}")
+        if list(self.graph_batches) != sorted(set(self.graph_batches)):
+            raise ValueError("graph_batches do not ascend")
+        return self
 
     @model_validator(mode="after")
     def _parts_are_complete(self) -> Engine:
@@ -163,6 +224,21 @@ class Engine(Spec):
                     raise ValueError(f"{where} names {name!r}, which attention_kernels does not define")
         return self
 
+    def slots_for(self, batch: ArrayLike) -> NDArray[np.float64]:
+        """Sequences that a batch's graph was captured for: ``batch`` itself where no graph is larger."""
+        batch = np.asarray(batch, dtype=float)
+        if not self.graph_batches:
+            return batch
+        at = np.searchsorted(self.graph_batches, batch)
+        return np.where(at < len(self.graph_batches), np.append(self.graph_batches, 0.0)[at], batch)
+
     def attention_on(self, architecture: str) -> AttentionChoice:
         """The attention kernels that this release picks on a GPU architecture."""
         return self.attention.get(architecture) or self.attention["default"]
+
+
+def _covers(known: list[str], parts: list[str]) -> bool:
+    """Whether a source's path is the value's own, or a table that it lies in."""
+    if known == [""]:
+        return True
+    return len(known) <= len(parts) and all(a in ("*", b) for a, b in zip(known, parts, strict=False))

@@ -27,7 +27,8 @@ class Gpu(Spec):
     ``memory_bytes`` is what driver or framework reports, else the label's decimal GB. ``hbm_bandwidth_bytes_per_s`` is
     the DRAM's theoretical rate, whatever its kind. ``sm_count`` counts compute units on AMD. ``clock_hz`` is the boost
     or maximum clock, not always the one that peaks are quoted at. ``scale_up_bidir_bytes_per_s`` sums both directions
-    of NVLink or Infinity Fabric; ``pcie_unidir_bytes_per_s`` is one direction. ``unverified`` names the fields that no
+    of NVLink or Infinity Fabric; ``pcie_unidir_bytes_per_s`` is one direction. ``launch_slowdown`` is a kernel's fixed
+    cost over an H200's, assumed where no profile was measured. ``unverified`` names the fields that no
     good source was seen for.
     """
 
@@ -43,6 +44,7 @@ class Gpu(Spec):
     clock_hz: Annotated[float, Field(ge=1e6, le=1e12, strict=True)] | None = None
     scale_up_bidir_bytes_per_s: Rate | None = None
     pcie_unidir_bytes_per_s: Rate | None = None
+    launch_slowdown: Annotated[float, Field(ge=0.1, le=100)] = 1.0
     tdp_w: Annotated[float, Field(gt=0, le=1e6, strict=True)] | None = None
     unverified: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()

@@ -47,6 +47,7 @@ class WeightFormat(Spec):
 #: - int4, int8: one 16-bit scale per group of 128 weights, or as "-g64", "-g32", "-channel" (one per output) say.
 #:   int4 and int4-g64 carry 4-bit zero points as AWQ and GPTQ do, int4-g32 does not (compressed-tensors, Kimi);
 #:   the same group size with or without them differs by less than 3 %.
+#: - q4_k, q5_k, q6_k, q8_0: GGUF blocks of 256 (32) weights with their scales; always unpacked.
 #: - "-a16": weights are unpacked and multiplied in bf16, whatever the GPU could do; int4, int8 and mxfp4 always are.
 #: - "-a8": multiplied with fp8 activations (DeepSeek-V4's fp4 experts).
 FORMATS = MappingProxyType(
@@ -67,6 +68,10 @@ FORMATS = MappingProxyType(
             WeightFormat(name="int4-g64", bytes_per_weight=0.5 + 2.0 / 64 + 0.5 / 64, math="bf16"),
             WeightFormat(name="int4-g32", bytes_per_weight=0.5 + 2.0 / 32, math="bf16"),
             WeightFormat(name="int4-channel", bytes_per_weight=0.5, math="bf16"),
+            WeightFormat(name="q4_k", bytes_per_weight=144.0 / 256, math="bf16"),
+            WeightFormat(name="q5_k", bytes_per_weight=176.0 / 256, math="bf16"),
+            WeightFormat(name="q6_k", bytes_per_weight=210.0 / 256, math="bf16"),
+            WeightFormat(name="q8_0", bytes_per_weight=34.0 / 32, math="bf16"),
         )
     }
 )

@@ -50,6 +50,10 @@ class Part:
     operations: Callable[[], Iterator[Operation]]
     total: Timing
 
+    @property
+    def launches(self) -> Array:
+        return sum((each.launches * each.repeats for each in self.operations()), start=np.float64(0.0))
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -114,18 +118,33 @@ class Composer:
 
     def base_step(self) -> Step:
         """One iteration without speculation."""
-        parts = (self._part("verify", self._base_forward), self._part("sample", self._base_sampling))
-        return Step(parts, self._host(self.engine.host.base_s), self.machine, self.engine.spread)
+        host, parts = self.engine.host, self._base_parts
+        return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
+
+    def idle_step(self) -> Step:
+        """One iteration while an adaptive depth is 0: a base step, and the wide pass where it still runs."""
+        host, parts = self.engine.host, self._base_parts
+        if self.engine.idle_wide_pass:
+            parts = (*parts, self._part("extend", lambda: self._extend("context", rows=1.0)))
+        return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
 
     def speculative_step(self, policy: Policy) -> Step:
         """One iteration with drafts of ``work.depth`` >= 1 tokens under a draft KV policy."""
         narrow, wide = READS[policy]
         parts = (self._drafts[narrow], self._verified, self._extends[wide], self._accepted)
-        later = np.maximum(self.work.depth - 1.0, 0.0)
-        host = self._host(self.engine.host.step_s + self.engine.host.per_draft_s * later)
+        phases: dict[Phase, Part] = {"draft": parts[0], "verify": parts[1], "extend": parts[2]}
+        later, host = np.maximum(self.work.depth - 1.0, 0.0), self.engine.host
+        waits, work = host.step_s + host.per_draft_s * later, host.step_work_s + host.per_draft_work_s * later
+        return self._step(parts, self._host(phases, parts, waits, work))
+
+    def _step(self, parts: tuple[Part, ...], host: Timing) -> Step:
         return Step(parts, host, self.machine, self.engine.spread)
 
     # --- parts ---
+
+    @cached_property
+    def _base_parts(self) -> tuple[Part, ...]:
+        return (self._part("verify", self._base_forward), self._part("sample", self._base_sampling))
 
     @cached_property
     def _drafts(self) -> dict[Read, Part]:
@@ -184,14 +203,15 @@ class Composer:
             cells = self.work.batch * rows * (self.work.context + rows)
             yield Operation(name="mask.build", kernel="copy", metadata=mask_bytes * cells, launches=3.0)
 
-    def _extend(self, read: Read) -> Iterator[Operation]:
-        """The drafter over the rows just verified, rejected ones included.
+    def _extend(self, read: Read, rows: Array | None = None) -> Iterator[Operation]:
+        """The drafter over the rows just verified, rejected ones included (or over so many rows).
 
         Separate heads each run over those rows, to fill their own caches, and each proposes one token.
         """
         committed = self._reads[read]
-        passes = np.minimum(self.work.depth, float(self._head.resident_copies))
-        shape = self._draft_pass(rows=self.work.depth + 1.0, attended=committed)
+        rows = self.work.depth + 1.0 if rows is None else rows
+        passes = np.minimum(np.maximum(rows - 1.0, 1.0), float(self._head.resident_copies))
+        shape = self._draft_pass(rows=rows, attended=committed)
         forward = draft_forward(self._head, shape, self.work.batch, wide=True)
         for operation in self._served(self._attention.extend, forward):
             yield operation.times(passes)
@@ -216,8 +236,19 @@ class Composer:
             raise ValueError("a speculative step needs a drafter")
         return self.drafter
 
-    def _host(self, seconds: Array) -> Timing:
-        spread = self.machine.profile.host_spread
+    def _host(self, phases: dict[Phase, Part], parts: tuple[Part, ...], waits: Array, work: Array) -> Timing:
+        """What a step takes beyond its kernels.
+
+        The GPU's waits, and what launches outside a graph take longer than their kernels; at least what the host's own
+        work takes longer than all of that.
+        """
+        host, spread = self.engine.host, self.machine.profile.host_spread
+        for phase in host.eager:
+            if phase in phases:
+                launched = host.eager_launch_s * phases[phase].launches
+                waits = waits + np.maximum(launched - phases[phase].total.seconds, 0.0)
+        busy = sum((part.total.seconds for part in parts), start=np.float64(0.0))
+        seconds = np.maximum(waits, work - busy)
         return Timing(seconds, seconds / spread, seconds * spread, np.float64(0.0))
 
     def _target_pass(self, rows: Array, state_writes: Array) -> Pass:
@@ -230,6 +261,7 @@ class Composer:
             overlap=self.work.overlap,
             state_writes=state_writes,
             tp=self.work.tp,
+            slots=self.engine.slots_for(self.work.batch),
         )
 
     def _draft_pass(self, rows: Array, attended: Array) -> Pass:
@@ -241,6 +273,7 @@ class Composer:
             state_bytes=float(self._head.state_dtype_bytes),
             overlap=self.work.overlap,
             tp=self.work.tp,
+            slots=self.engine.slots_for(self.work.batch),
         )
 
     def _sampling(self, rows: Array) -> Operation:
@@ -257,11 +290,13 @@ class Composer:
             if build.tokens_per_block is not None:
                 shared = np.maximum(np.floor(build.max_blocks / (count * self.work.batch)), 1.0)
                 blocks = np.minimum(np.ceil(positions / build.tokens_per_block), shared)
+            moved = self.work.batch * positions * count * build.bytes_per_position
+            slower = np.where(moved > build.crowded_bytes, build.crowded_slowdown, build.turn_slowdown)
             yield Operation(
                 name="index.build",
                 kernel="index_build",
-                metadata=self.work.batch * positions * count * build.bytes_per_position,
-                turns=np.ceil(positions / build.tokens_per_turn / blocks),
+                metadata=moved,
+                turns=np.ceil(positions / build.tokens_per_turn / blocks) * slower,
                 launches=build.launches,
             )
 
@@ -276,10 +311,21 @@ class Composer:
             elif operation.kernel == "elementwise":
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
-            elif operation.kernel == "gemm" and operation.name.split(".")[0] in self.engine.concurrent_groups:
-                yield replace(operation, launches=0.0)
+            elif operation.weight_format:
+                yield self._product(operation)
             else:
                 yield operation
+
+    def _product(self, operation: Operation) -> Operation:
+        """A product as this engine runs it: on a second stream, with its own kernels for a weight format."""
+        if operation.kernel == "gemm" and operation.name.split(".")[0] in self.engine.concurrent_groups:
+            operation = replace(operation, launches=0.0)
+        slowdown: Array = self.engine.weight_slowdown.get(operation.weight_format, 1.0)
+        if unpack := self.engine.weight_unpack.get(operation.weight_format, 0.0):
+            gpu = self.machine.gpu
+            arithmetic = unpack * operation.flops / gpu.peak_dense_flops.bf16
+            slowdown = slowdown + arithmetic / (operation.bytes / gpu.hbm_bandwidth_bytes_per_s)
+        return replace(operation, slowdown=slowdown)
 
 
 def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:

@@ -49,6 +49,7 @@ class Pass:
         state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
         tp: tensor-parallel ranks that share matrices, heads and experts.
         row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
+        slots: sequences that matrix products and experts run for, where a graph holds more than there are.
     """
 
     batch: Array
@@ -60,11 +61,13 @@ class Pass:
     state_writes: Array = 1.0
     tp: int = 1
     row_multiple: Array = 1.0
+    slots: Array | None = None
 
     @property
     def tokens(self) -> Array:
         """Rows of all sequences together, padding included: what a matrix product sees."""
-        return np.ceil(self.batch * self.rows / self.row_multiple) * self.row_multiple
+        sequences = self.batch if self.slots is None else self.slots
+        return np.ceil(sequences * self.rows / self.row_multiple) * self.row_multiple
 
 
 # --- matrices --------------------------------------------------------------------------------------------------
@@ -79,6 +82,7 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
         name=f"{matrix.group}.{matrix.name}",
         kernel="gemm",
         math=fmt.math,
+        weight_format=fmt.name,
         flops=2.0 * rows * matrix.params * share,
         weights=matrix.params * fmt.bytes_per_weight * share,
         activations=ACTIVATION_BYTES * rows * matrix.copies * (matrix.k + matrix.n) * share,
@@ -129,6 +133,7 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
         name="moe.experts",
         kernel="moe",
         math=fmt.math,
+        weight_format=fmt.name,
         flops=2.0 * pairs * one_expert / shape.tp,
         weights=expert_union(moe, shape.batch, shape.tokens / shape.batch, shape.overlap)
         * one_expert

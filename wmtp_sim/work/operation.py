@@ -53,6 +53,8 @@ class Operation:
         rereads: times that the kernel reads the KV bytes over once.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         turns: dependent loop turns that no bandwidth shortens (index builders).
+        weight_format: how the weights of a product are stored (a name of `spec.precision.FORMATS`).
+        slowdown: seconds of this engine's kernel over what a profile says of the class.
         rows: query rows of one sequence (attention, recurrence), or of all (matrix products).
         geometry: sizes that efficiency depends on beyond bytes and FLOPs, fixed for one layer of one model: inputs and
             outputs of a product, head size and query heads per stream of an attention. Empty where nothing is known.
@@ -78,6 +80,8 @@ class Operation:
     rereads: Array = 1.0
     serial_bytes: Array = 0.0
     turns: Array = 0.0
+    weight_format: str = ""
+    slowdown: Array = 1.0
     rows: Array = 1.0
     geometry: tuple[float, ...] = ()
 

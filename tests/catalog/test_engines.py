@@ -1,0 +1,113 @@
+"""Engine definitions: names and versions, what one takes from another, changes from the command line, and sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wmtp_sim.catalog.engines import engine_names, load_engine
+from wmtp_sim.errors import InputError
+from wmtp_sim.render.catalog import engine_values
+from wmtp_sim.spec.engine import GRADES
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("vllm", "0.33.0"),
+        ("vllm@0.26", "0.26.0"),
+        ("VLLM@0.26", "0.26.0"),
+        ("vllm@pre-split", "pre-split"),
+        ("sglang", "0.5.23"),
+        ("sglang@26.06", "26.06"),
+        ("trtllm", "1.3"),
+        ("llama.cpp", "b10451"),
+        ("ideal", "1"),
+    ],
+)
+def test_a_name_alone_is_the_newest_version(name: str, version: str) -> None:
+    """A calendar version (26.06) is a container's and no newer release."""
+    assert load_engine(name).version == version
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_every_value_has_a_source_with_a_grade(name: str) -> None:
+    values = engine_values(load_engine(name))
+    assert values
+    for path, _, source in values:
+        assert source.split(":")[0].split(" ")[0] in GRADES, path
+
+
+def test_the_nearest_source_counts() -> None:
+    engine = load_engine("sglang")
+    assert engine.source_of("attention_kernels.flashinfer.verify_mask_bytes").startswith("code: a custom mask")
+    assert engine.source_of("attention_kernels.flashinfer.row_tile") == "code: planned splits fill the GPU"
+    assert engine.source_of("elementwise.moe") == engine.sources["elementwise"]
+    assert engine.source_of("pad_draft_rows") == engine.sources[""]
+
+
+def test_a_definition_takes_what_it_does_not_state_from_another() -> None:
+    newer, older = load_engine("sglang@0.5.23"), load_engine("sglang@26.06")
+    assert older.elementwise == newer.elementwise
+    assert older.state == newer.state
+    assert [build.tokens_per_block for build in older.index] == [None] * 4
+    assert older.attention_on("Hopper").base == "flashinfer"
+    assert newer.attention_on("Hopper").base == "fa3"
+    assert older.attention_on("CDNA3") == newer.attention_on("CDNA3")
+    assert older.source_of("elementwise.moe") == newer.source_of("elementwise.moe")
+
+
+def test_a_file_of_ones_own_may_extend_a_shipped_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('schema = "wmtp-engine/2"\nextends = "vllm"\nversion = "mine"\n[host]\nstep_s = 0.5\n')
+    mine, shipped = load_engine(str(path)), load_engine("vllm")
+    assert (mine.version, mine.host.step_s, mine.host.base_s) == ("mine", 0.5, shipped.host.base_s)
+    assert mine.attention_kernels == shipped.attention_kernels
+    path.write_text('schema = "wmtp-engine/2"\nextends = "vlm"\n')
+    with pytest.raises(InputError, match="extends: 'vlm' is no shipped engine; did you mean vllm"):
+        load_engine(str(path))
+
+
+def test_changes() -> None:
+    changed = load_engine("vllm@0.26", ["attention_kernels.fa3.max_splits=128", "host.step_s = 0.001", "spread=2"])
+    assert (changed.attention_kernels["fa3"].max_splits, changed.host.step_s, changed.spread) == (128, 0.001, 2)
+    assert changed.source_of("attention_kernels.fa3.max_splits") == "stated with --engine-set"
+    assert load_engine("vllm@0.26").attention_kernels["fa3"].max_splits == 32
+    every = load_engine("sglang", ["attention.max_splits=64"])
+    assert {kernel.max_splits for kernel in every.attention_kernels.values()} == {64}
+    assert every.source_of("attention_kernels.sglang_triton.max_splits") == "stated with --engine-set"
+    triton = load_engine("sglang", ["attention.Hopper.draft=sglang_triton"])
+    assert triton.attention_on("Hopper").draft == "sglang_triton"
+    quoted = load_engine("sglang", ['attention."Blackwell Ultra".draft="sglang_triton"'])
+    assert quoted.attention_on("Blackwell Ultra").draft == "sglang_triton"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("host.step_s", "is no change"),
+        ("=3", "is no change"),
+        ("nope=3", "is not a value of an engine"),
+        ("host.step=3", "host.step: is not a known field"),
+        ("host.step_s=-3", "greater than or equal to 0"),
+        ("host.step_s=fast", "valid number"),
+        ("host.step_s.more=3", "goes through 'step_s', which is a value"),
+        ("attention.Hopper.draft=fa9", "which attention_kernels does not define"),
+        ("weight_slowdown.int5=2", "is no weight format"),
+        ("graph_batches=[4, 2]", "do not ascend"),
+        ("sources.spread=guess", "begins with none of"),
+        ("spread=" + "9" * 2000, "more than 1,000 characters"),
+    ],
+)
+def test_changes_that_fit_nowhere(change: str, says: str) -> None:
+    with pytest.raises(InputError, match="--engine-set") as caught:
+        load_engine("vllm", [change])
+    assert says in str(caught.value)
+
+
+def test_batches_are_padded_to_the_next_graph() -> None:
+    engine = load_engine("vllm")
+    np.testing.assert_array_equal(engine.slots_for([1, 3, 5, 8, 9, 256, 257]), [1, 4, 8, 8, 16, 256, 257])
+    assert load_engine("bench").slots_for(5) == 5
