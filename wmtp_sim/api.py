@@ -187,6 +187,7 @@ def validate_field() -> FieldComparison:
             drafter=stated.drafter or "none",
             weights=stated.weights,
             head_weights=stated.head_weights,
+            draft_weights=stated.draft_weights,
             kv=stated.kv,
             tp=stated.tp,
             window=PAPER_WINDOW if stated.window is None else stated.window,

@@ -11,6 +11,7 @@ import pytest
 from wmtp_sim.catalog.field import FieldRow, read_field, read_rows
 from wmtp_sim.catalog.field_mapping import deployment, read_mapping
 from wmtp_sim.errors import InputError
+from wmtp_sim.spec.precision import FORMATS
 
 
 def row(**figures: Any) -> FieldRow:
@@ -94,9 +95,23 @@ def test_a_row_in_this_catalogue_s_words() -> None:
     found, reason = deployment(shipped("wmtp-002"), read_mapping())
     assert found is not None
     assert reason is None
-    assert (found.model.name, found.gpu, found.engine) == ("qwen3.6-35b-a3b-nvfp4", "b200", "sglang")
+    assert (found.model.name, found.gpu, found.engine) == ("qwen3.6-35b-a3b-nvfp4", "b200", "sglang@26.06")
     assert (found.policy, found.window, found.sink, found.depth) == ("ring", 4032, 64, 6)
     assert (found.kv, found.tp, found.weights) == ("bf16", 1, None)
+
+
+def test_gguf_files_store_the_draft_layer_as_the_rest() -> None:
+    found, reason = deployment(shipped("q38-5090-003"), read_mapping())
+    assert found is not None
+    assert reason is None
+    assert (found.weights, found.head_weights, found.draft_weights) == ("q4_k", "q6_k", "q4_k")
+    assert (found.engine, found.gpu, found.model.name) == ("llama.cpp", "rtx-5090", "qwen3.6-27b")
+
+
+def test_every_format_of_the_mapping_ships() -> None:
+    """Engines and GPUs may be missing from a release; a format that is would be a slip of the mapping."""
+    for stated in read_mapping().weights.values():
+        assert {stated.weights, stated.head_weights, stated.draft_weights} <= {*FORMATS, None}
 
 
 def test_a_prefix_that_all_share_is_streamed_once() -> None:

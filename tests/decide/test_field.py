@@ -192,6 +192,8 @@ def test_no_prediction_of_a_stated_length_leans_on_other_rows() -> None:
             engine=deployment.engine,
             kv=deployment.kv,
             weights=deployment.weights,
+            head_weights=deployment.head_weights,
+            draft_weights=deployment.draft_weights,
             tp=deployment.tp,
             window=deployment.window or 4032,
             sink=deployment.sink or 64,
@@ -208,27 +210,28 @@ def test_breakdowns_hold_every_compared_row() -> None:
 
 
 def test_what_was_found() -> None:
-    """Bounds around what 2026-11-30's release finds: a regression of the model, the mapping or the rule would show.
+    """Bounds around what is found (2026-11-30): a regression of the model, the mapping or the rule would show.
 
-    Signs say little: the rows that levels 1 and 2 reach are wins, with few exceptions. The median speedup of the other
-    rows of a kind, which is no model at all, errs by 3 % on them (`FieldComparison.yardstick`).
+    Of 17 speedups whose rows state an accept length, 15 run on llama.cpp, whose definition no step was measured for.
+    Most rows are wins, so that signs say little; and the median speedup of the other rows of a kind, which is no model
+    at all, errs by 3.4 % on the rows of level 2 (`FieldComparison.yardstick`).
     """
     levels = {(found.level, found.length_from): found for found in shipped().levels}
-    nothing, given, fitted = levels[0, "row"], levels[1, "other rows"], levels[2, "other rows"]
-    assert nothing.base.rows >= 107  # median 29.7 %
-    assert nothing.base.median is not None
-    assert nothing.base.median < 0.34
-    assert given.speedup.rows >= 72  # 100 %, median 9.0 %, p90 12.0 %
-    assert given.sign is not None
-    assert given.sign >= 0.95
-    assert given.speedup.median is not None
-    assert given.speedup.p90 is not None
-    assert given.speedup.median < 0.11
-    assert given.speedup.p90 < 0.15
-    assert fitted.speedup.rows >= 72  # 100 %, median 4.1 %, p90 9.9 %
-    assert fitted.sign is not None
-    assert fitted.sign >= 0.95
-    assert fitted.speedup.median is not None
-    assert fitted.speedup.median < 0.06
-    assert fitted.base.median is not None
-    assert fitted.base.median < 0.06  # 3.8 %
+    expected = {  # at least so many speedups; at least this share of signs; at most this median error
+        (0, "row"): (17, 0.80, 0.26),  # 88 %, 21.0 %
+        (1, "row"): (17, 0.80, 0.26),  # 88 %, 21.5 %
+        (1, "other rows"): (72, 0.95, 0.11),  # 100 %, 9.0 %
+        (2, "row"): (12, 0.90, 0.06),  # 100 %, 3.9 %
+        (2, "other rows"): (72, 0.95, 0.06),  # 100 %, 4.1 %
+    }
+    for key, (rows, sign, median) in expected.items():
+        found = levels[key]  # type: ignore[index]
+        assert found.speedup.rows >= rows, key
+        assert found.sign is not None, key
+        assert found.sign >= sign, key
+        assert found.speedup.median is not None, key
+        assert found.speedup.median < median, key
+    base = levels[0, "row"].base
+    assert base.rows >= 130
+    assert base.median is not None
+    assert base.median < 0.33  # 28.6 %

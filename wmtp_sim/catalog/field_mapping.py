@@ -6,11 +6,12 @@ the row then carries the reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from wmtp_sim.catalog.engines import engine_names
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.field import FieldRow, Whole, field_folder
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
@@ -24,8 +25,9 @@ SCHEMA = "wmtp-field-mapping/1"
 
 
 class _Weights(Spec):
-    weights: tuple[str, ...]
-    head_weights: tuple[str, ...] = ()
+    weights: str
+    head_weights: str | None = None
+    draft_weights: str | None = None
 
 
 class _Cache(Spec):
@@ -52,6 +54,7 @@ class Mapping(Spec):
     """What rows' names mean here (``mapping.toml``)."""
 
     engines: dict[str, str]
+    versions: dict[str, dict[str, str]]
     models: dict[str, str]
     checkpoints: tuple[_Checkpoint, ...]
     weights: dict[str, _Weights]
@@ -70,6 +73,7 @@ class Deployment:
     engine: str
     weights: str | None
     head_weights: str | None
+    draft_weights: str | None
     kv: str | None
     tp: int
     context: int
@@ -117,11 +121,11 @@ def deployment(row: FieldRow, mapping: Mapping) -> tuple[Deployment | None, Reas
 
 
 def _base(row: FieldRow, mapping: Mapping) -> Deployment:
-    engine = mapping.engines.get(row.engine or "")
-    if engine not in engine_names():
+    engine = _engine(row, mapping)
+    if engine is None or not _ships(load_engine, engine):
         raise _Unmapped("no engine definition" if row.engine else "engine not stated", row.engine)
     gpu = mapping.gpus.get(row.gpu or "")
-    if gpu is None or not _known_gpu(gpu):
+    if gpu is None or not _ships(load_gpu, gpu):
         raise _Unmapped("GPU not in the catalogue" if row.gpu else "GPU not stated", row.gpu)
     name = mapping.models.get(row.model or "", (row.model or "").lower())
     if name not in model_names():
@@ -132,13 +136,14 @@ def _base(row: FieldRow, mapping: Mapping) -> Deployment:
         raise _Unmapped("context not stated", "the allocation alone")
     if row.batch is None:
         raise _Unmapped("batch not stated")
-    model, weights, head_weights = _stored(name, row.weight_dtype, mapping)
+    model, formats = _stored(name, row.weight_dtype, mapping)
     return Deployment(
         model=model,
         gpu=gpu,
         engine=engine,
-        weights=weights,
-        head_weights=head_weights,
+        weights=None if formats is None else formats.weights,
+        head_weights=None if formats is None else formats.head_weights,
+        draft_weights=None if formats is None else formats.draft_weights,
         kv=_cache_format(row, mapping),
         tp=_ranks(row, mapping),
         context=_resident(row.context, row.batch if row.shared_prefix else 1),
@@ -155,34 +160,39 @@ def _resident(context: int, sharing: int) -> int:
     return max(round(context / sharing), 1)
 
 
+def _engine(row: FieldRow, mapping: Mapping) -> str | None:
+    """The definition of the stated release, or else the engine's newest."""
+    releases = mapping.versions.get(row.engine or "", {})
+    return releases.get(row.engine_version or "", mapping.engines.get(row.engine or ""))
+
+
 @cache
-def _known_gpu(name: str) -> bool:
+def _ships(load: Callable[[str], object], name: str) -> bool:
     try:
-        load_gpu(name)
+        load(name)
     except InputError:
         return False
     return True
 
 
-def _stored(name: str, stated: str | None, mapping: Mapping) -> tuple[Model, str | None, str | None]:
-    """The model, ``--weights`` and ``--head-weights``."""
+def _stored(name: str, stated: str | None, mapping: Mapping) -> tuple[Model, _Weights | None]:
+    """The model, and the formats to state where its config states none."""
     for checkpoint in mapping.checkpoints:
         if checkpoint.model == name and stated in checkpoint.weights:
-            return _as_stored(checkpoint), None, None
+            return _as_stored(checkpoint), None
     model = load_model(name)
     if stated is None:
         if model.precision.stated:  # released in one format, which its config states
-            return model, None, None
+            return model, None
         raise _Unmapped("weight format not stated")
     wanted = mapping.weights.get(stated)
-    weights = _first_known(wanted.weights if wanted else ())
-    if wanted is None or weights is None:
+    if wanted is None or wanted.weights not in FORMATS:
         raise _Unmapped("weight format not in the catalogue", stated)
     if model.precision.stated:
-        if weights not in {model.precision.target.expert, model.precision.target.mlp}:
+        if wanted.weights not in {model.precision.target.expert, model.precision.target.mlp}:
             raise _Unmapped("weight format not in the catalogue", f"{name} as {stated}")
-        return model, None, None
-    return model, weights, _first_known(wanted.head_weights)
+        return model, None
+    return model, wanted
 
 
 def _as_stored(checkpoint: _Checkpoint) -> Model:
@@ -194,10 +204,6 @@ def _as_stored(checkpoint: _Checkpoint) -> Model:
         formats = {group: getattr(precision.target, group) for group in checkpoint.only}
         precision = Precision(target=GroupFormats(**formats), stated=True)
     return model.model_copy(update={"precision": precision})
-
-
-def _first_known(names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in FORMATS), None)
 
 
 def _cache_format(row: FieldRow, mapping: Mapping) -> str | None:

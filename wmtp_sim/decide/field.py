@@ -243,11 +243,11 @@ SYMPTOMS: tuple[_Symptom, ...] = (
     ),
     _Symptom(
         "base step too: launches and all-reduces cost more",
-        lambda row, pair: _base_error(row) < -0.15,
+        lambda row, pair: _too_fast(pair) and _base_error(row) < -0.15,
     ),
     _Symptom(
         "base step too: kernels or bytes of this GPU and format",
-        lambda row, pair: _base_error(row) > 0.15,
+        lambda row, pair: not _too_fast(pair) and _base_error(row) > 0.15,
     ),
     _Symptom(
         "batch: experts and attention over many rows, prefill between",
