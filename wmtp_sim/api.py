@@ -10,10 +10,13 @@ from numpy.typing import ArrayLike
 
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.field import read_field
+from wmtp_sim.catalog.field_mapping import Deployment, read_mapping
 from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
 from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.field import FieldComparison, compare_field
 from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
@@ -173,6 +176,31 @@ def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: st
         )
 
     return compare(measured, estimate_of)
+
+
+def validate_field() -> FieldComparison:
+    """Predictions beside the shipped public measurements, at three levels: nothing fitted, base step given, engine
+    terms of the same source's other rows (see `wmtp_sim.decide.field`)."""
+
+    def estimate_of(stated: Deployment) -> Estimate:
+        return estimate(
+            stated.model,
+            stated.gpu,
+            context=stated.context,
+            depth=stated.depth or 0,
+            batch=stated.batch,
+            engine=stated.engine,
+            drafter=stated.drafter or "none",
+            weights=stated.weights,
+            head_weights=stated.head_weights,
+            draft_weights=stated.draft_weights,
+            kv=stated.kv,
+            tp=stated.tp,
+            window=PAPER_WINDOW if stated.window is None else stated.window,
+            sink=PAPER_SINK if stated.sink is None else stated.sink,
+        )
+
+    return compare_field(read_field(), read_mapping(), estimate_of)
 
 
 def _acceptance(work: Workload, source: Source, **stated: ArrayLike | None) -> Acceptance:

@@ -50,7 +50,12 @@ def profiles_show(
 
 def validate(
     context: typer.Context,
-    steps: Annotated[Path, typer.Argument(help="Measured steps (wmtp-steps/1); with --run, written here.")],
+    steps: Annotated[
+        Path | None, typer.Argument(help="Measured steps (wmtp-steps/1); with --run, written here.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="field: the shipped public measurements, instead of measured steps.")
+    ] = None,
     profile: Annotated[str | None, typer.Option(help="A profile's name or JSON file; the GPU's own otherwise.")] = None,
     gpu: Annotated[
         str | None, typer.Option(help="The GPU the steps were measured on, where its name is not known.")
@@ -63,11 +68,16 @@ def validate(
     budget: Annotated[float, typer.Option(help="Seconds to measure for.", rich_help_panel="Run")] = 150.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Hold predicted steps against measured ones, term by term."""
+    """Hold predicted steps against measured ones, term by term, or against public measurements, by level."""
     from wmtp_sim.api import validate as validated
     from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.validation import print_validation, validation_document
 
+    if against is not None:
+        _validate_field(context, against, as_json)
+        return
+    if steps is None:
+        raise InputError("STEPS", "is missing", "give a file of measured steps, or --against field")
     if run:
         if model is None:
             raise InputError("--model", "is missing", "--run measures one model's steps: --run --model NAME")
@@ -81,11 +91,38 @@ def validate(
     print_validation(answer, stdout_console())
 
 
+#: What only a run reads.
+_RUN_FLAGS = ("model", "contexts", "depths", "batches", "budget")
+
+
+def _validate_field(context: typer.Context, against: str, as_json: bool) -> None:
+    """Every public measurement that can be priced, beside its prediction."""
+    from wmtp_sim.api import validate_field
+    from wmtp_sim.render.console import stdout_console
+    from wmtp_sim.render.field import field_document, print_field
+
+    if against != "field":
+        raise InputError("--against", f"{against[:40]!r} does not ship", "field is what ships")
+    for name in ("steps", "profile", "gpu", "run", *_RUN_FLAGS):
+        if _stated(context, name):
+            flag = "STEPS" if name == "steps" else f"--{name}"
+            raise InputError(flag, "does not go with --against", "each public row states its own; drop one of the two")
+    answer = validate_field()
+    if as_json:
+        _print_json(field_document(answer))
+        return
+    print_field(answer, stdout_console())
+
+
 def _refuse_run_flags(context: typer.Context) -> None:
-    for name in ("model", "contexts", "depths", "batches", "budget"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+    for name in _RUN_FLAGS:
+        if _stated(context, name):
             raise InputError(f"--{name}", "is for --run only", "the file says what was measured")
+
+
+def _stated(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _run_bench(steps: Path, model: str, contexts: str, depths: str, batches: str, budget: float) -> None:

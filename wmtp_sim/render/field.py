@@ -1,0 +1,173 @@
+"""Predictions beside what people measured: tables by level, the worst, the reasons; and all rows as one document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wmtp_sim.catalog.field_mapping import Reason
+from wmtp_sim.decide.field import (
+    BREAKDOWNS,
+    ErrorShare,
+    FieldComparison,
+    LevelSummary,
+    pooled,
+)
+from wmtp_sim.decide.field_rows import Compared, ComparedRow
+from wmtp_sim.decide.validation import Pair
+from wmtp_sim.units import milliseconds
+
+SCHEMA = "wmtp-field-validation/1"
+
+TITLES = {0: "0 nothing fitted", 1: "1 base step given", 2: "2 engine terms of other rows"}
+#: Lines of each breakdown in the table for people; the document has all.
+MOST_GROUPS = 4
+
+
+def field_document(answer: FieldComparison) -> dict[str, Any]:
+    """Every row: seconds, speedups, errors as shares of the measured figure; summaries; reasons."""
+    return {
+        "schema": SCHEMA,
+        "levels": [_summary_document(found) for found in answer.levels],
+        "yardstick": asdict(answer.yardstick),
+        "breakdown": {
+            name: {group: [_summary_document(found) for found in levels] for group, levels in answer.by(key).items()}
+            for name, key in BREAKDOWNS.items()
+        },
+        "worst": [
+            {
+                "id": worst.row.id,
+                "level": worst.level,
+                "figure": worst.figure,
+                **_pair(worst.pair),
+                "rows_of_its_kind": worst.of,
+                "likely_cause": worst.cause,
+            }
+            for worst in answer.worst
+        ],
+        "reasons": answer.reasons,
+        "rows": [_row_document(row) for row in answer.rows],
+    }
+
+
+def _summary_document(found: LevelSummary) -> dict[str, Any]:
+    return {
+        "level": found.level,
+        "accept_length_from": found.length_from,
+        "rows": found.rows,
+        "sign_right": found.sign,
+        "speedup_error": asdict(found.speedup),
+        "step_error": asdict(found.step),
+        "base_error": asdict(found.base),
+    }
+
+
+def _row_document(compared: ComparedRow) -> dict[str, Any]:
+    row, stated = compared.row, compared.case.deployment
+    return {
+        **row.model_dump(mode="json"),
+        "priced_as": None
+        if stated is None
+        else {"model": stated.model.name, "gpu": stated.gpu, "engine": stated.engine},
+        "levels": [_level_document(found) for found in compared.levels],
+        "median_of_other_rows": None if compared.usual is None else _pair(compared.usual),
+        "no_speedup": _reason(compared.reason),
+    }
+
+
+def _level_document(found: Compared) -> dict[str, Any]:
+    pairs = {name.replace(" ", "_"): _pair(pair) for name, pair in found.pairs.items()}
+    return {"level": found.level, "accept_length_from": found.length_from, **pairs}
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {"measured": pair.measured, "predicted": pair.predicted, "error": pair.error}
+
+
+def _reason(reason: Reason | None) -> dict[str, str] | None:
+    return None if reason is None else {"kind": reason.kind, "detail": reason.detail}
+
+
+# --- for people --------------------------------------------------------------------------------------------------
+
+
+def print_field(answer: FieldComparison, console: Console) -> None:
+    """Levels, breakdowns, the worst and the reasons. Errors are |predicted / measured - 1|."""
+    compared = sum(bool(row.levels) for row in answer.rows)
+    speedups = sum(row.reason is None for row in answer.rows)
+    heading = f"{len(answer.rows)} public measurements: {compared} compared, {speedups} of them with a speedup"
+    console.print(Text(heading, style="bold"))
+    console.print(_level_table(answer.levels))
+    usual = answer.yardstick
+    if usual.rows:
+        median, p90 = _errors(usual)
+        line = f"For comparison, on the {usual.rows} rows of level 2: the median speedup of the other rows errs by"
+        console.print(Text(f"{line} {median} (p90 {p90})"), soft_wrap=True)
+    console.print(_group_table(answer))
+    console.print(_worst_table(answer))
+    console.print(Text("No speedup compared:", style="bold"))
+    listed = "; ".join(f"{count} {kind}" for kind, count in answer.reasons.items())
+    console.print(Text(listed))
+    console.print(Text("Every row with its figures, predictions and reason: --json", style="dim"))
+
+
+def _table(*columns: str, left: int = 1) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+    return table
+
+
+def _level_table(levels: tuple[LevelSummary, ...]) -> Table:
+    table = _table(
+        "level", "speedups", "sign right", "median", "p90", "steps", "median", "p90", "bases", "median", "p90"
+    )
+    for found in levels:
+        of_others = ", accept length too" if found.level == 2 else ", accept length of other rows"
+        title = TITLES[found.level] + (of_others if found.length_from == "other rows" else "")
+        sign = "-" if found.sign is None else f"{found.sign:.0%}"
+        table.add_row(
+            title, str(found.speedup.rows), sign, *_errors(found.speedup), *_counted(found.step), *_counted(found.base)
+        )
+    return table
+
+
+def _group_table(answer: FieldComparison) -> Table:
+    """Medians by engine, GPU and method, largest groups first."""
+    table = _table("by", "", "bases", "base (0)", "steps", "step (0)", "speedups", "speedup (1)", "speedup (2)", left=2)
+    for name, key in BREAKDOWNS.items():
+        groups = answer.groups(key)
+        for i, (group, rows) in enumerate(list(groups.items())[:MOST_GROUPS]):
+            base, step = pooled(rows, 0, "base step"), pooled(rows, 0, "step")
+            given, fitted = pooled(rows, 1, "speedup"), pooled(rows, 2, "speedup")
+            table.add_row(
+                name if i == 0 else "",
+                group[:44],
+                *_counted(base)[:2],
+                *_counted(step)[:2],
+                *_counted(given)[:2],
+                _errors(fitted)[0],
+            )
+    return table
+
+
+def _worst_table(answer: FieldComparison) -> Table:
+    table = _table("farthest off, at most base given", "of", "figure", "measured", "predicted", "error", "likely cause")
+    table.columns[-1].justify = "left"
+    for worst in answer.worst:
+        pair, in_ms = worst.pair, worst.figure != "speedup"
+        shown = [f"{milliseconds(x)} ms" if in_ms else f"{x:.2f}x" for x in (pair.measured, pair.predicted)]
+        table.add_row(worst.row.id, str(worst.of), worst.figure, *shown, f"{pair.error:+.0%}", worst.cause)
+    return table
+
+
+def _counted(found: ErrorShare) -> tuple[str, str, str]:
+    return (str(found.rows) if found.rows else "-", *_errors(found))
+
+
+def _errors(found: ErrorShare) -> tuple[str, str]:
+    return tuple("-" if error is None else f"{error:.1%}" for error in (found.median, found.p90))  # type: ignore[return-value]
