@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
-from wmtp_sim.spec.precision import FORMATS, WeightGroup
+from wmtp_sim.spec.precision import FORMATS, MathDtype, WeightGroup
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 #: How a value is known: measured by us or from a published trace, read in the release's code or documents, fitted to
@@ -145,6 +145,8 @@ class Engine(Spec):
             products and experts with it. Batches above the last run as they are. Empty: every batch has its graph.
         weight_slowdown: seconds of this engine's products over the profile's, by weight format (``int4``): kernels that
             unpack weights do not stream as those do that need not.
+        quantize_launches: small kernels that bring a product's inputs into its own number format before it, by that
+            format, for dense products; for a layer's experts, ``expert_quantize_launches``.
         row_cost: what each further row of a product over packed weights takes, in shares of its first row, by GPU
             architecture (and ``default``): kernels that unpack on vector units multiply row by row.
         idle_wide_pass: whether the wide draft pass runs while an adaptive depth is 0.
@@ -165,6 +167,8 @@ class Engine(Spec):
     pad_draft_rows: bool = False
     graph_batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     weight_slowdown: dict[str, Annotated[float, Field(ge=0.1, le=100)]] = Field(default_factory=dict)
+    quantize_launches: dict[MathDtype, Annotated[float, Field(ge=0, le=100)]] = Field(default_factory=dict)
+    expert_quantize_launches: dict[MathDtype, Annotated[float, Field(ge=0, le=100)]] = Field(default_factory=dict)
     row_cost: dict[str, Annotated[float, Field(ge=0, le=10)]] = Field(default_factory=dict)
     idle_wide_pass: bool = False
     elementwise: dict[Part, Annotated[float, Field(ge=0, le=100)]]

@@ -316,9 +316,25 @@ class Composer:
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
             elif operation.weight_format:
+                yield from self._quantized(operation)
                 yield self._product(operation)
             else:
                 yield operation
+
+    def _quantized(self, operation: Operation) -> Iterator[Operation]:
+        """The small kernels that quantise a product's inputs: a row of 16-bit values read, a narrower one written."""
+        table = self.engine.expert_quantize_launches if operation.kernel == "moe" else self.engine.quantize_launches
+        if launches := table.get(operation.math, 0.0):
+            width = operation.geometry[0]
+            moved = 3.0 * operation.rows * width
+            yield Operation(
+                "elementwise.quantize",
+                "elementwise",
+                activations=moved,
+                launches=launches,
+                repeats=operation.repeats,
+                geometry=(width,),
+            )
 
     def _product(self, operation: Operation) -> Operation:
         """A product as this engine runs it: on a second stream, with its own kernels for a weight format."""
