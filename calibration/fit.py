@@ -27,7 +27,7 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import Operation
 
 #: Classes whose geometries deviate from the form: each has a factor and curves of its own.
-WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy")
+WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy", "collective")
 #: Classes whose implementations are told apart; all variants of another class are one set of points.
 BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
 #: Fewest points that a class is fitted from.

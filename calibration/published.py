@@ -28,7 +28,7 @@ from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, nearest_measured, uncalibrated
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.machine.profile import Profile
+from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.precision import KV_BYTES, GroupFormats
@@ -162,10 +162,15 @@ EXPERT_RANKS = (1, 8)
 #: Key heads, value heads; all of 128.
 GDN_HEADS = ((2, 4), (2, 6), (2, 8), (16, 32), (16, 48), (16, 64))
 STATE_BATCHES = (1, 4, 16, 64, 128, 256, 512)
-REDUCED = tuple(2**power for power in range(10, 25, 2))  # elements of two bytes
+#: All-reduces: elements of two bytes, and ranks that one host holds, or two of GB200 and GB300.
+REDUCED = tuple(2**power for power in range(10, 25, 2))
+RANKS = (2, 4, 8)
 
 # --- which of them count -----------------------------------------------------------------------------------------
 
+#: No spread is below this: the same kernels on one kind of GPU in two hands (docs/independent.md: FlashAttention-3 and
+#: products on an H200) differ by so much in nine of ten rows. A judgement.
+HANDS = 1.2
 #: Rows count where reading their bytes from memory would add no more than this share of their time ...
 COLD_SHARE = 0.1
 #: ... or where they are this many times the L2, and the next run finds little of the last one in it.
@@ -432,10 +437,10 @@ def _recurrences(source: Source) -> Iterator[dict[str, Any]]:
 
 def _collectives(source: Source) -> Iterator[dict[str, Any]]:
     """All-reduces inside CUDA graphs. ``message_size`` counts elements: NCCL's half takes twice what its int8 does."""
-    table = source.tables.read("comm", source.backend, "custom_allreduce", message_size=REDUCED)
+    table = source.tables.read("comm", source.backend, "custom_allreduce", message_size=REDUCED, num_gpus=RANKS)
     for row in table.rows if table else ():
         kernel, ranks, elements = word(row, "kernel_source"), number(row, "num_gpus"), number(row, "message_size")
-        if kernel.endswith("eager") or ranks < 2:
+        if kernel.endswith("eager") or ranks not in RANKS or elements not in REDUCED:
             continue
         operation = layers.all_reduce(2.0 * elements, ranks)
         sizes = {"ranks": ranks, "bytes": 2 * elements}
@@ -486,11 +491,12 @@ def _profile(
     ours = nearest_measured(gpu)
     source = f"fitted on {PACKAGE} {found.release}, {found.system}"
     reports = fit.fit_classes(records, gpu, ours.turn_s, source)
-    fitted = {report.name: report.model for report in reports}
+    fitted = {report.name: _judged(report.model) for report in reports}
     carried = {
         name: model.model_copy(update={"carried_from": ours.gpu} if model.points else {})
         for name, model in ours.transferred(ELSEWHERE).kernels.items()
     }
+    kernels = carried | fitted | fit.class_defaults(fitted, ours=False)
     provenance = {
         "package": f"{PACKAGE} {found.release}",
         "publisher": "NVIDIA CORPORATION & AFFILIATES",
@@ -500,7 +506,7 @@ def _profile(
         "tables": sorted({record["source"].removeprefix(f"{PACKAGE} {found.release}, ") for record in records}),
         "points": dict(Counter(record["kernel"] for record in records)),
         "left_out": f"{chosen - len(records)} of {chosen} chosen rows, which a warm cache may have served",
-        "carried_over": f"from {ours.gpu}: {', '.join(sorted(set(carried) - set(fitted) - _classes(fitted)))}",
+        "carried_over": f"from {ours.gpu}: {', '.join(sorted(_carried(kernels)))}",
         "note": NOTE,
     }
     profile = Profile(
@@ -508,15 +514,20 @@ def _profile(
         status="measured",
         by="aiconfigurator",
         gpu=gpu.name,
-        kernels=carried | fitted | fit.class_defaults(fitted, ours=False),
+        kernels=kernels,
         turn_s=ours.turn_s,
         host_spread=uncalibrated().host_spread,
         provenance=provenance,
         measurements=tuple(records),
-        notes=(NOTE,),
     )
     return profile, reports
 
 
-def _classes(fitted: dict[str, Any]) -> set[str]:
-    return {name.split(".")[0] for name in fitted}
+def _judged(model: KernelModel) -> KernelModel:
+    """A fit to one hand's times, with what another hand would find in its spreads."""
+    spreads = {"spread": model.spread, "spread_elsewhere": model.spread_elsewhere}
+    return model.model_copy(update={name: max(value or 1.0, HANDS) for name, value in spreads.items()})
+
+
+def _carried(kernels: dict[str, KernelModel]) -> list[str]:
+    return [name for name, model in kernels.items() if model.carried_from]

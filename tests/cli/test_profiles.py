@@ -83,7 +83,10 @@ def test_a_file_of_another_gpu_serves_nobody(run: Run, folder: Path) -> None:
     written(folder / f"{slug(load_gpu('b200').name)}.json", document())
     load_profile.cache_clear()
     assert run(*POINT, "--json").document == shipped
-    assert "kernels: transferred" in run(*POINT[:3], "b200", *POINT[4:]).out
+    assert "kernels: measured (aiconfigurator)" in run(*POINT[:3], "b200", *POINT[4:]).out
+    written(folder / f"{slug(load_gpu('h20').name)}.json", document())
+    load_profile.cache_clear()
+    assert "kernels: transferred" in run(*POINT[:3], "h20", *POINT[4:]).out
 
 
 def test_another_gpus_profile_is_carried_over(run: Run, folder: Path) -> None:

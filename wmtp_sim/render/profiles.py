@@ -63,6 +63,7 @@ def print_profiles(console: Console) -> None:
         return
     table = _table(("profile", "gpu", "status", "date"), ("points",))
     table.add_column("path", overflow="fold")
+    table.columns[0].no_wrap = True
     for row in rows:
         status = f"{row['status']} ({row['by']})" if row["by"] else row["status"]
         cells = (row["name"], row["gpu"] or "-", status, row["date"] or "-", str(row["points"]), row["path"])
