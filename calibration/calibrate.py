@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +17,20 @@ from calibration import fit, suite
 from calibration.environment import condition, environment
 from calibration.kernels.installed import require
 from calibration.plan import INSTALLED, REPRESENTATIVE, REPRESENTATIVE_ON_CPU, Point, cpu_plan, plan
+from calibration.writing import (  # part of this module's face: the command line asks it alone
+    refuse_special as refuse_special,
+)
+from calibration.writing import (
+    refuse_unwritable as refuse_unwritable,
+)
+from calibration.writing import (
+    write_profile as write_profile,
+)
+from calibration.writing import (
+    write_whole as write_whole,
+)
 from wmtp_sim.catalog.models import load_model
-from wmtp_sim.catalog.profiles import dump, uncalibrated
+from wmtp_sim.catalog.profiles import uncalibrated
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.profile import Profile
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
@@ -137,14 +147,9 @@ def build_profile(
     provenance: dict[str, Any], records: list[dict[str, Any]], gpu: Gpu
 ) -> tuple[Profile, list[fit.Report]]:
     """Fit every class and variant that has enough points."""
-    grouped = fit.measured_points(records)
     turn_s = fit.turn_seconds(records) or uncalibrated().turn_s
     source = f"fitted on {provenance['gpu']}, {provenance['date']}"
-    reports = [
-        fit.fit_class(name, points, gpu, turn_s, source)
-        for name, points in sorted(grouped.items())
-        if len(points) >= fit.FEWEST
-    ]
+    reports = fit.fit_classes(records, gpu, turn_s, source)
     fitted = {report.name: report.model for report in reports}
     kernels = fitted | fit.class_defaults(fitted)
     profile = Profile(
@@ -160,53 +165,11 @@ def build_profile(
     return profile, reports
 
 
-def write_profile(profile: Profile, path: Path) -> None:
-    """The profile as JSON, whole or not at all."""
-    write_whole(path, dump(profile))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write to a temporary file beside ``path``, then rename. Nothing but a regular file is ever replaced."""
-    name = ""
-    try:
-        refuse_special(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise InputError(str(path), f"cannot be written ({error.strerror})", "give another path") from None
-
-
 def unfitness(device: torch.device) -> list[str]:
     """What disturbs a device now, in words: other processes, throttling."""
     now = condition(device)
     found = [f"is shared with other processes ({', '.join(map(str, now.others[:5]))})"] if now.others else []
     return [*found, *(f"is throttled ({reason})" for reason in now.throttled)]
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Raises `InputError` where no file can be written, before minutes are spent on its content."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise InputError(str(path), f"cannot be written ({error.strerror})", "give another path") from None
-
-
-def refuse_special(path: Path) -> None:
-    """Raises `InputError` for a folder, device or pipe where a file is to be written."""
-    try:
-        special = path.exists() and not path.is_file()
-    except (OSError, ValueError) as error:
-        problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
-        raise InputError(str(path)[:200], problem, "give another path") from None
-    if special:
-        raise InputError(str(path), "cannot be written (a folder, pipe or device)", "give the path of a file")
 
 
 def main() -> None:

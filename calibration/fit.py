@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wmtp_sim.catalog.profiles import uncalibrated
+from wmtp_sim.catalog.profiles import IDEAL, uncalibrated
 from wmtp_sim.machine.curves import FARTHEST, Curve, MeasuredGeometry
 from wmtp_sim.machine.curves import Measured as MeasuredGeometries
 from wmtp_sim.machine.machine import Machine
@@ -27,7 +27,7 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import Operation
 
 #: Classes whose geometries deviate from the form: each has a factor and curves of its own.
-WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy")
+WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy", "collective")
 #: Classes whose implementations are told apart; all variants of another class are one set of points.
 BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
 #: Fewest points that a class is fitted from.
@@ -96,6 +96,12 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
         implementation = re.sub(r"_\d+$", "", record["variant"])
         found[f"{kind}.{implementation}" if kind in BY_VARIANT else kind].append(Point(operation, record["seconds"]))
     return dict(found)
+
+
+def fit_classes(records: list[dict[str, Any]], gpu: Gpu, turn_s: float, source: str) -> list[Report]:
+    """Every class and variant that has enough points, by name."""
+    grouped = sorted(measured_points(records).items())
+    return [fit_class(name, points, gpu, turn_s, source) for name, points in grouped if len(points) >= FEWEST]
 
 
 def fit_class(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> Report:
@@ -273,10 +279,11 @@ class _Legs:
     def of(cls, operations: list[Operation], gpu: Gpu, turn_s: float) -> _Legs:
         peak = gpu.peak_dense_flops
         rates = {"bf16": peak.bf16, "fp8": peak.fp8 or peak.bf16, "fp4": peak.fp4 or peak.bf16}
-        moved = [float(np.asarray(o.bytes + o.kv * (o.rereads - 1))) for o in operations]
+        machine = Machine(gpu, IDEAL)  # a collective's bytes go over the link
+        memory = [float(np.asarray(o.bytes + o.kv * (o.rereads - 1))) / machine.peak_bandwidth(o) for o in operations]
         return cls(
             launches=np.array([o.launches for o in operations], dtype=float),
-            memory=np.array(moved) / gpu.hbm_bandwidth_bytes_per_s,
+            memory=np.array(memory),
             math=np.array([float(np.asarray(o.flops * o.padding)) / rates[o.math] for o in operations]),
             serial=np.array([float(np.asarray(o.serial_bytes)) for o in operations]),
             turns=np.array([float(np.asarray(o.turns)) for o in operations]) * turn_s,
@@ -296,15 +303,16 @@ def turn_seconds(records: list[dict[str, Any]]) -> float | None:
     return float(np.median([r["seconds"] / r["operation"]["turns"] for r in serial])) if serial else None
 
 
-def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
+def class_defaults(fitted: dict[str, KernelModel], ours: bool = True) -> dict[str, KernelModel]:
     """A model for each class itself: its only variant's, or the one with the most points.
 
-    Where other implementations are known to be far from ours, the form alone, with a judged spread.
+    Where other implementations are known to be far from ours, the form alone, with a judged spread. ``ours`` is False
+    for kernels of engines themselves.
     """
     found: dict[str, KernelModel] = {}
     for name, model in sorted(fitted.items(), key=lambda item: item[1].points):
         found[name.split(".")[0]] = model
-    for kind, (spread, why) in FAR_FROM_OTHERS.items():
+    for kind, (spread, why) in FAR_FROM_OTHERS.items() if ours else ():
         if kind in found:
             judged = {"measured": None, "spread": spread, "spread_elsewhere": None}
             found[kind] = found[kind].model_copy(update=judged | {"source": f"{found[kind].source}; {why}"})

@@ -1,12 +1,14 @@
-"""Prints the tables of docs/accuracy.md: ``python -m tests.accuracy kernels``, ``steps``, ``vllm`` or ``paper``."""
+"""Prints the tables of docs/accuracy.md: ``python -m tests.accuracy WHICH``, one of the functions below."""
 
+import statistics
 import sys
 from pathlib import Path
 
 import wmtp_sim
 from tests.step.test_vllm_h200 import STEPS, step
 from wmtp_sim.api import validate
-from wmtp_sim.catalog.profiles import load_profile
+from wmtp_sim.catalog.gpus import gpu_names, load_gpu
+from wmtp_sim.catalog.profiles import ELSEWHERE, load_profile, nearest_measured, profile_for
 
 #: Published steps, ms (S: second-hand, R: the reproduction package's README): native, ring, and dense from the TPOTs.
 PAPER = {
@@ -59,5 +61,60 @@ def paper() -> None:
             print(f"{model:<32}  {name:<6}  {seen:>12.2f}  {predicted:>12.2f}  {low:.2f}..{high:.2f}")
 
 
+def published(*gpus: str) -> None:
+    """Held-out errors of the profiles that were fitted on published tables, class by class; of all GPUs, or of some."""
+    print("gpu                            class                        points  median   p90  90 % spread  elsewhere")
+    for name in gpus or gpu_names():
+        profile = profile_for(load_gpu(name))
+        if not profile.by or profile.status != "measured":
+            continue
+        for kind, model in sorted(profile.kernels.items()):
+            told_apart = any(other.startswith(f"{kind}.") for other in profile.kernels)
+            if model.points and not model.carried_from and not told_apart:
+                errors = f"{model.median_error:>6.1%} {model.p90_error:>6.1%}"
+                spreads = f"{model.spread:>11.2f}  {model.spread_elsewhere:>9.2f}"
+                print(f"{name:<30} {kind:<28} {model.points:>5}  {errors}  {spreads}")
+
+
+#: Models whose base steps are compared; they are priced on one GPU whether they fit it or not.
+SAMPLED = (
+    "llama-3.1-8b",
+    "qwen3-30b-a3b",
+    "qwen3.5-27b",
+    "qwen3.6-35b-a3b-nvfp4",
+    "qwen3.5-122b-a10b-nvfp4",
+    "gpt-oss-120b",
+    "deepseek-v3.1-nvfp4",
+)
+
+
+def transfer() -> None:
+    """Base steps on a GPU's published kernels, over those of the H200 profile carried to it: median and extremes."""
+    print("gpu                            base step, transferred / own    inside the transferred range")
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        own, carried = profile_for(gpu), nearest_measured(gpu).transferred(ELSEWHERE)
+        if own.status != "measured" or not own.by:
+            continue
+        ratios, inside = [], []
+        for model in SAMPLED:
+            for context in (4096, 131_072):
+                asked = {"context": context, "depth": 0, "drafter": "none", "engine": "sglang"}
+                mine, theirs = (wmtp_sim.estimate(model, gpu, profile=p, **asked).base for p in (own, carried))
+                ratios.append(float(theirs.step_s / mine.step_s))
+                inside.append(bool(theirs.low_s <= mine.step_s <= theirs.high_s))
+        spread = f"{statistics.median(ratios):.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"{name:<30} {spread:<30} {sum(inside):>3} of {len(inside)}")
+
+
+WHICH = {
+    "kernels": kernels,
+    "steps": steps,
+    "vllm": vllm,
+    "paper": paper,
+    "published": published,
+    "transfer": transfer,
+}
+
 if __name__ == "__main__":
-    {"kernels": kernels, "steps": steps, "vllm": vllm, "paper": paper}[sys.argv[1]]()
+    WHICH[sys.argv[1]](*sys.argv[2:])

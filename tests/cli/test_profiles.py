@@ -83,7 +83,10 @@ def test_a_file_of_another_gpu_serves_nobody(run: Run, folder: Path) -> None:
     written(folder / f"{slug(load_gpu('b200').name)}.json", document())
     load_profile.cache_clear()
     assert run(*POINT, "--json").document == shipped
-    assert "kernels: transferred" in run(*POINT[:3], "b200", *POINT[4:]).out
+    assert "kernels: measured (aiconfigurator)" in run(*POINT[:3], "b200", *POINT[4:]).out
+    written(folder / f"{slug(load_gpu('h20').name)}.json", document())
+    load_profile.cache_clear()
+    assert "kernels: transferred" in run(*POINT[:3], "h20", *POINT[4:]).out
 
 
 def test_another_gpus_profile_is_carried_over(run: Run, folder: Path) -> None:
@@ -143,3 +146,30 @@ def test_drivers_names(driver: str, name: str | None) -> None:
 @pytest.mark.parametrize("words", [("--model", "llama-3.2-1b"), ("--depths", "3"), ("--budget", "9")])
 def test_flags_of_a_run_need_a_run(refused: Refused, words: tuple[str, str]) -> None:
     assert refused("validate", "steps.json", *words).startswith(f"{words[0]}: is for --run only")
+
+
+def test_importing_refuses_in_words_and_writes_nothing(run: Run, refused: Refused, tmp_path: Path) -> None:
+    asked = ("profiles", "import", "aiconfigurator", "--system", "b200_sxm", "--path", tmp_path)
+    out = tmp_path / "made.json"
+    assert "--system" in refused(*asked, "--out", out)
+    assert "--out" in refused(*asked, "--out", tmp_path / "made.txt")
+    assert "folder" in refused(*asked, "--out", tmp_path)
+    assert "aiconfigurator" in refused("profiles", "import", "hearsay", "--system", "b200_sxm", "--out", out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_imported_profile_serves_under_its_authors_name(run: Run, folder: Path) -> None:
+    """`wmtp profiles import` names who measured; every face of an estimate repeats it."""
+    path = written(folder / "theirs.json", document(by="aiconfigurator"))
+    assert "kernels: measured (aiconfigurator)" in run(*POINT, "--profile", path).out
+    assert "kernels measured by aiconfigurator" in run(*POINT, "--profile", path).out
+    assert run(*POINT, "--profile", path, "--json").document["profile"]["by"] == "aiconfigurator"
+    assert "by" not in run(*POINT, "--json").document["profile"]
+    assert "(aiconfigurator)" in run("profiles").out
+
+
+def test_what_a_gpus_own_profile_lacks_is_said(run: Run) -> None:
+    warnings = {w["id"]: w["text"] for w in run(*POINT[:3], "b200", *POINT[4:], "--json").document["warnings"]}
+    assert "NVIDIA H200" in warnings["transferred-kernels"]
+    assert "elementwise" in warnings["transferred-kernels"]
+    assert "gemm" not in warnings["transferred-kernels"]

@@ -48,6 +48,37 @@ def profiles_show(
     print_profile(profile, stdout_console())
 
 
+@profiles_app.command("import")
+def profiles_import(
+    source: Annotated[str, typer.Argument(help="Whose tables: aiconfigurator (the PyPI package aiconfigurator-core).")],
+    system: Annotated[str, typer.Option(help="The GPU by the tables' own name: b200_sxm.")],
+    out: Annotated[Path, typer.Option(help="The profile to write, a .json file.")],
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Engines whose kernels to take, several times; else sglang and vllm.")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="That backend's version; each table's newest otherwise.")] = None,
+    path: Annotated[Path | None, typer.Option(help="The package's data folder, where it is not installed.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="A catalogue name or file, for a system that is not known.")] = None,
+    points: Annotated[bool, typer.Option("--points/--no-points", help="Keep the points that it is fitted on.")] = True,
+) -> None:
+    """Fit a profile on published operator times, as `wmtp calibrate` fits its own, and say whose they are."""
+    from wmtp_sim.cli.calibrate import part_of_calibration
+    from wmtp_sim.render.console import stdout_console
+    from wmtp_sim.render.profiles import print_fit
+
+    if source != "aiconfigurator":
+        raise InputError("SOURCE", f"no tables are called {source[:60]!r}", "known: aiconfigurator")
+    published, writing = part_of_calibration("published"), part_of_calibration("writing")
+    writing.refuse_special(out)
+    if out.suffix != ".json":
+        raise InputError("--out", f"{str(out)[:80]!r} does not end in .json", "a profile is a JSON file")
+    profile, reports = published.import_profile(system, backend or (), version=version, path=path, gpu=gpu)
+    kept = profile if points else profile.model_copy(update={"measurements": ()})
+    writing.write_profile(kept, out)
+    print_fit(profile, reports, stdout_console())
+    typer.echo(f"wmtp: profile: {out}", err=True)
+
+
 def validate(
     context: typer.Context,
     steps: Annotated[

@@ -260,7 +260,7 @@ def compare(steps: MeasuredSteps, estimate_of: Callable[[MeasuredStep], Estimate
     natives = {_shape(row.point): row for row in rows if row.point.policy == "native" and row.step}
     rows = [_with_margin(row, natives.get(_shape(row.point))) for row in rows]
     machine = estimates[0].machine
-    return Validation(steps, machine.profile.name, machine.profile.status, machine.gpu.name, tuple(rows))
+    return Validation(steps, machine.profile.name, machine.profile.label, machine.gpu.name, tuple(rows))
 
 
 def _shape(point: MeasuredStep) -> tuple[int, int, int]:

@@ -53,9 +53,15 @@ def _profile(estimate: Estimate) -> list[Warning]:
     entries = [entry for step in estimate.all_steps.values() for entry in step.entries]
     asked = {(entry.operation.kernel, entry.operation.variant) for entry in entries}
     assumed = sorted({kernel for kernel, variant in asked if profile.kernel(kernel, variant).points == 0})
-    if not assumed:
-        return []
-    return [Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}")]
+    found = []
+    if assumed:
+        found.append(Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}"))
+    carried = {(kernel, profile.kernel(kernel, variant).carried_from) for kernel, variant in asked}
+    for origin in sorted({origin for _, origin in carried if origin}):
+        kernels = ", ".join(sorted(kernel for kernel, where in carried if where == origin))
+        text = f"not measured on {gpu.name}, carried over from {origin}: {kernels}"
+        found.append(Warning("transferred-kernels", text))
+    return found
 
 
 def _context(estimate: Estimate) -> list[Warning]:

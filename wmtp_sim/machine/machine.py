@@ -57,7 +57,7 @@ class Machine:
     def bound(self, operation: Operation) -> Array:
         """Seconds of one execution at the datasheet's peaks."""
         moved, multiplied = (
-            operation.bytes / self._peak_bandwidth(operation),
+            operation.bytes / self.peak_bandwidth(operation),
             operation.flops / self._peak_rate(operation),
         )
         return np.maximum(moved, multiplied)
@@ -112,14 +112,15 @@ class Machine:
         moved = operation.bytes + operation.kv * (operation.rereads - 1.0)
         serial = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
         return {
-            "memory": moved / (self._peak_bandwidth(operation) * kernel.bandwidth),
+            "memory": moved / (self.peak_bandwidth(operation) * kernel.bandwidth),
             "few CTAs": serial,
             "math": operation.flops * operation.padding / (self._peak_rate(operation) * kernel.compute),
             "latency": operation.launches * kernel.floor_s,
             "turns": operation.turns * self.profile.turn_s,
         }
 
-    def _peak_bandwidth(self, operation: Operation) -> float:
+    def peak_bandwidth(self, operation: Operation) -> float:
+        """Bytes per second that carry an operation at best: the memory's, or one link direction for a collective."""
         if operation.kernel == "collective":
             return self.link_bytes_per_s()
         return self.gpu.hbm_bandwidth_bytes_per_s

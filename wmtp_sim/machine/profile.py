@@ -34,6 +34,7 @@ class KernelModel(Spec):
         measured_bytes: smallest and largest bytes of one execution that were measured; outside is extrapolation.
         points, median_error, p90_error: measurements behind the fit, and |predicted / measured - 1| on held-out points.
         source: where the numbers come from.
+        carried_from: the GPU that these numbers were measured on, where a profile of another GPU lacked the class.
     """
 
     floor_s: float = Field(ge=0, le=1)
@@ -48,6 +49,7 @@ class KernelModel(Spec):
     median_error: float | None = Field(default=None, ge=0)
     p90_error: float | None = Field(default=None, ge=0)
     source: str
+    carried_from: str | None = None
 
     def spread_at(self, geometry: tuple[float, ...], rows: ArrayLike) -> NDArray[np.float64]:
         """The spread for one geometry at numbers of rows.
@@ -86,11 +88,12 @@ class Profile(Spec):
     variant that is not there falls back to its class, without what was measured of that class's own kernels.
     ``turn_s`` is one dependent loop turn of an index builder, ``host_spread`` the uncertainty factor of host time.
     ``gpu`` is the name that the driver gives the measured GPU, ``provenance`` says when and with what it was measured,
-    ``measurements`` are the points themselves.
+    ``measurements`` are the points themselves. ``by`` names who measured, where that was not `wmtp calibrate`.
     """
 
     name: str
     status: Status
+    by: str | None = Field(default=None, min_length=1, max_length=60)
     gpu: str | None = None
     kernels: dict[str, KernelModel]
     turn_s: float = Field(ge=0, le=1e-3)
@@ -98,6 +101,11 @@ class Profile(Spec):
     provenance: dict[str, Any] = Field(default_factory=dict)
     measurements: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The status as a person reads it: what others measured never passes for our own."""
+        return f"{self.status} ({self.by})" if self.by else self.status
 
     def transferred(self, factor: float, launch_slowdown: float = 1.0) -> Profile:
         """This profile for another GPU: every spread ``factor`` times as wide (at most 10), geometries as elsewhere.

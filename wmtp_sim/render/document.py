@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.machine.profile import Profile
 from wmtp_sim.step.compose import TERMS, Entry
 
 SCHEMA = "wmtp-estimate/1"
@@ -29,7 +30,7 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
         "model": estimate.model.name,
         "gpu": estimate.machine.gpu.name,
         "engine": f"{estimate.engine.name}@{estimate.engine.version}",
-        "profile": {"name": estimate.machine.profile.name, "status": estimate.machine.profile.status},
+        "profile": _profile(estimate.machine.profile),
         "drafter": estimate.drafter.name if estimate.drafter else None,
         "deployment": _deployment(estimate),
         "axes": _axes(estimate),
@@ -45,6 +46,11 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
             name: [_operation(e, estimate) for e in step.entries] for name, step in estimate.all_steps.items()
         }
     return document
+
+
+def _profile(profile: Profile) -> dict[str, str]:
+    """Which profile, how sure it is, and who measured it where that was not `wmtp calibrate`."""
+    return {"name": profile.name, "status": profile.status} | ({"by": profile.by} if profile.by else {})
 
 
 class _Shower:

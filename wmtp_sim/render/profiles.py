@@ -31,16 +31,24 @@ def _document(name: str) -> dict[str, Any]:
     try:
         profile = load_profile(name)
     except InputError as error:
-        unread = dict.fromkeys(("gpu", "date"), None) | {"status": "unreadable", "points": 0}
+        unread = dict.fromkeys(("gpu", "date", "by"), None) | {"status": "unreadable", "points": 0}
         return {"name": name, **unread, "path": str(path), "error": str(error)[:300]}
     return {
         "name": name,
         "gpu": profile.gpu,
         "date": _date(profile),
         "status": profile.status,
-        "points": len(profile.measurements),
+        "by": profile.by,
+        "points": len(profile.measurements) or _fitted_points(profile),
         "path": str(path),
     }
+
+
+def _fitted_points(profile: Profile) -> int:
+    """Points that a profile without points of its own was fitted on, by its provenance."""
+    counts = profile.provenance.get("points")
+    found = counts.values() if isinstance(counts, dict) else ()
+    return sum(count for count in found if isinstance(count, int) and not isinstance(count, bool))
 
 
 def _date(profile: Profile) -> str | None:
@@ -55,8 +63,10 @@ def print_profiles(console: Console) -> None:
         return
     table = _table(("profile", "gpu", "status", "date"), ("points",))
     table.add_column("path", overflow="fold")
+    table.columns[0].no_wrap = True
     for row in rows:
-        cells = (row["name"], row["gpu"] or "-", row["status"], row["date"] or "-", str(row["points"]), row["path"])
+        status = f"{row['status']} ({row['by']})" if row["by"] else row["status"]
+        cells = (row["name"], row["gpu"] or "-", status, row["date"] or "-", str(row["points"]), row["path"])
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
     for row in rows:
@@ -66,7 +76,7 @@ def print_profiles(console: Console) -> None:
 
 def print_profile(profile: Profile, console: Console) -> None:
     """Every class of a profile, and where its numbers come from."""
-    console.print(Text(f"{profile.name} ({profile.status})", style="bold"))
+    console.print(Text(f"{profile.name}: {profile.label}", style="bold"))
     table = _table(
         ("class",),
         ("floor us", "bandwidth", "compute", "points", "shapes", "median err", "p90 err", "90 % range", "bytes"),

@@ -43,7 +43,7 @@ def _heading(estimate: Estimate, console: Console) -> None:
         parts.append(f"tp {work.tp}")
     title = f"{estimate.model.name} on {estimate.machine.gpu.name}, {estimate.engine.name} {estimate.engine.version}"
     console.print(Text(title, style="bold"))
-    console.print(Text(f"{', '.join(parts)}; kernels: {profile.status}", style="dim"))
+    console.print(Text(f"{', '.join(parts)}; kernels: {profile.label}", style="dim"))
 
 
 def _range(array: np.ndarray) -> str:
@@ -108,8 +108,10 @@ def _used(memory: Memory) -> str:
 def _ranges(estimate: Estimate) -> str:
     """Within which milliseconds each step lies, and how sure that is."""
     label = "Judged range"
-    if estimate.machine.profile.status == "measured":
-        label = "90 % interval" if estimate.engine.spread == 1 else "Range (kernels measured, engine judged)"
+    profile = estimate.machine.profile
+    if profile.status == "measured":
+        kernels = f"kernels measured by {profile.by}" if profile.by else "kernels measured"
+        label = "90 % interval" if estimate.engine.spread == 1 else f"Range ({kernels}, engine judged)"
     costs = {"base": estimate.base, **{str(name): result.cost for name, result in estimate.policies.items()}}
     return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
 

@@ -321,7 +321,12 @@ def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupForma
 
 def all_reduce(payload: Array, ranks: int) -> Operation:
     """A ring all-reduce: each rank sends 2(n-1)/n of the payload over its link. ``activations`` are link bytes."""
-    return Operation(name="collective.all_reduce", kernel="collective", activations=2.0 * (ranks - 1) / ranks * payload)
+    return Operation(
+        name="collective.all_reduce",
+        kernel="collective",
+        activations=2.0 * (ranks - 1) / ranks * payload,
+        geometry=(float(ranks),),
+    )
 
 
 def all_gather(payload: Array, ranks: int) -> Operation:
