@@ -17,18 +17,9 @@ from calibration import fit, suite
 from calibration.environment import condition, environment
 from calibration.kernels.installed import require
 from calibration.plan import INSTALLED, REPRESENTATIVE, REPRESENTATIVE_ON_CPU, Point, cpu_plan, plan
-from calibration.writing import (  # part of this module's face: the command line asks it alone
-    refuse_special as refuse_special,
-)
-from calibration.writing import (
-    refuse_unwritable as refuse_unwritable,
-)
-from calibration.writing import (
-    write_profile as write_profile,
-)
-from calibration.writing import (
-    write_whole as write_whole,
-)
+
+# The command line asks this module alone for them.
+from calibration.writing import refuse_special, refuse_unwritable, write_profile, write_whole  # noqa: F401
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import uncalibrated
 from wmtp_sim.errors import InputError

@@ -76,7 +76,10 @@ def tables(system: str, path: Path | None, version: str | None = None) -> Tables
         InputError: no package, no such system, or a name that is no folder's.
     """
     folder = _data_folder(path)
-    known = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(p.glob("*/*/*/*_perf.parquet")))
+    try:
+        known = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(p.glob("*/*/*/*_perf.parquet")))
+    except OSError as error:
+        raise InputError("--path", f"cannot be read ({error.strerror})", "the package's systems/data folder") from None
     if system not in known:
         raise InputError("--system", f"no tables of {system[:60]!r}", f"known: {', '.join(known)[:400] or 'none'}")
     return Tables(folder, system, _installed_release(folder), version)
@@ -113,7 +116,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _rows(path: Path, wanted: dict[str, list[Any]]) -> tuple[Row, ...]:
-    pq = _pyarrow()
+    arrow, pq = _pyarrow()
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES or not path.is_file():
@@ -128,18 +131,26 @@ def _rows(path: Path, wanted: dict[str, list[Any]]) -> tuple[Row, ...]:
         return tuple(pq.read_table(path, filters=filters or None).to_pylist())
     except InputError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        # pyarrow's own errors are of these kinds
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        MemoryError,
+        NotImplementedError,
+        arrow.ArrowException,
+    ) as error:
         why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise InputError(str(path), f"cannot be read as parquet ({why})", "give the package's own files") from None
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> tuple[Any, Any]:
     try:
+        import pyarrow.lib
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise InputError("pyarrow", "is not installed, and the tables are parquet", INSTALL) from None
-    return pyarrow.parquet
+    return pyarrow.lib, pyarrow.parquet
 
 
 def number(row: Row, name: str, default: float | None = None) -> int:

@@ -56,6 +56,8 @@ def _profile(estimate: Estimate) -> list[Warning]:
     found = []
     if assumed:
         found.append(Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}"))
+    if profile.status != "measured":
+        return found
     carried = {(kernel, profile.kernel(kernel, variant).carried_from) for kernel, variant in asked}
     for origin in sorted({origin for _, origin in carried if origin}):
         kernels = ", ".join(sorted(kernel for kernel, where in carried if where == origin))
