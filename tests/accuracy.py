@@ -2,6 +2,7 @@
 
 import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import wmtp_sim
@@ -9,6 +10,8 @@ from tests.step.test_vllm_h200 import STEPS, step
 from wmtp_sim.api import validate
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.profiles import ELSEWHERE, load_profile, nearest_measured, profile_for
+from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.step.compose import Step
 
 #: Published steps, ms (S: second-hand, R: the reproduction package's README): native, ring, and dense from the TPOTs.
 PAPER = {
@@ -51,14 +54,54 @@ def vllm() -> None:
 
 
 def paper() -> None:
-    """The Windowed-MTP paper's steps on a B200, beside the estimate for engine sglang and its range."""
-    print("model                             step    published ms  predicted ms  range")
+    """The Windowed-MTP paper's steps on a B200, beside engine sglang@26.06, whose terms three of them gave."""
+    print("model                             step    published ms  predicted ms   error  range")
+    margins = []
     for model, published in PAPER.items():
-        found = wmtp_sim.estimate(model, "b200", context=1_040_000, depth=6, engine="sglang", kv="bf16")
+        found = on_paper(model, 1_040_000)
         costs = {"native": found.policies["native"].cost, "ring": found.policies["ring"].cost, "base": found.base}
         for (name, cost), seen in zip(costs.items(), published, strict=True):
             low, predicted, high = (1e3 * float(value) for value in (cost.low_s, cost.step_s, cost.high_s))
-            print(f"{model:<32}  {name:<6}  {seen:>12.2f}  {predicted:>12.2f}  {low:.2f}..{high:.2f}")
+            fitted = " (fitted)" if model == next(iter(PAPER)) else ""
+            figures = f"{seen:>12.2f}  {predicted:>12.2f}  {predicted / seen - 1:>+6.1%}"
+            print(f"{model:<32}  {name:<6}  {figures}  {low:.2f}..{high:.2f}{fitted}")
+        margins.append(
+            (model, published[0] / published[1] - 1, float(costs["native"].step_s / costs["ring"].step_s) - 1)
+        )
+    print()
+    print("margin of the ring                published  predicted")
+    for model, seen, predicted in margins:
+        print(f"{model:<32}  {seen:>9.1%}  {predicted:>9.1%}")
+
+
+def on_paper(model: str, context: int) -> Estimate:
+    return wmtp_sim.estimate(model, "b200", context=context, depth=6, engine="sglang@26.06", kv="bf16")
+
+
+def saving() -> None:
+    """Where the ring's saving comes from, by context, for the paper's first model: milliseconds of a step."""
+    print("  context  margin  saved ms  bytes at 7.7 TB/s  attention  slot lists  other")
+    for context in (32_768, 131_072, 262_144, 524_288, 1_040_000):
+        steps = on_paper("qwen3.6-35b-a3b-nvfp4", context).steps
+        native, ring = (_by_kernel(steps[name]) for name in ("native", "ring"))
+        saved = {kernel: native[kernel] - ring[kernel] for kernel in native}
+        total, moved = sum(saved.values()), _kv_seconds(steps["native"]) - _kv_seconds(steps["ring"])
+        attention, lists = saved.pop("attention"), saved.pop("index_build")
+        figures = (total * 1e3, moved * 1e3, attention * 1e3, lists * 1e3, sum(saved.values()) * 1e3)
+        margin = float(steps["native"].seconds / steps["ring"].seconds) - 1
+        shown = "{:>8.2f}  {:>17.2f}  {:>9.2f}  {:>10.2f}  {:>5.2f}".format(*figures)
+        print(f"{context:>9,}  {margin:>6.1%}  {shown}")
+
+
+def _by_kernel(step: Step) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for entry in step.entries:
+        found[entry.operation.kernel] += float(entry.timing.seconds)
+    return found
+
+
+def _kv_seconds(step: Step) -> float:
+    return float(step.kv_read_bytes("draft", "extend")) / load_gpu("b200").hbm_bandwidth_bytes_per_s
 
 
 def published(*gpus: str) -> None:
@@ -112,6 +155,7 @@ WHICH = {
     "steps": steps,
     "vllm": vllm,
     "paper": paper,
+    "saving": saving,
     "published": published,
     "transfer": transfer,
 }

@@ -22,6 +22,7 @@ from wmtp_sim.spec.engine import GRADES
         ("vllm@pre-split", "pre-split"),
         ("sglang", "0.5.23"),
         ("sglang@26.06", "26.06"),
+        ("sglang@pre-tiling", "pre-tiling"),
         ("trtllm", "1.3"),
         ("llama.cpp", "b10451"),
         ("ideal", "1"),
@@ -80,6 +81,8 @@ def test_changes() -> None:
     assert every.source_of("attention_kernels.sglang_triton.max_splits") == "stated with --engine-set"
     triton = load_engine("sglang", ["attention.Hopper.draft=sglang_triton"])
     assert triton.attention_on("Hopper").draft == "sglang_triton"
+    slower = load_engine("sglang@26.06", ["index.3.turn_slowdown=2"])
+    assert [build.turn_slowdown for build in slower.index] == [3.3, 3.3, 3.3, 2]
     quoted = load_engine("sglang", ['attention."Blackwell Ultra".draft="sglang_triton"'])
     assert quoted.attention_on("Blackwell Ultra").draft == "sglang_triton"
 
@@ -94,6 +97,8 @@ def test_changes() -> None:
         ("host.step_s=-3", "greater than or equal to 0"),
         ("host.step_s=fast", "valid number"),
         ("host.step_s.more=3", "goes through 'step_s', which is a value"),
+        ("index.9.phase=draft", "there is no entry '9'"),
+        ("index.0=draft", "is not a value of an engine"),
         ("attention.Hopper.draft=fa9", "which attention_kernels does not define"),
         ("weight_slowdown.int5=2", "is no weight format"),
         ("graph_batches=[4, 2]", "do not ascend"),
@@ -103,7 +108,7 @@ def test_changes() -> None:
 )
 def test_changes_that_fit_nowhere(change: str, says: str) -> None:
     with pytest.raises(InputError, match="--engine-set") as caught:
-        load_engine("vllm", [change])
+        load_engine("sglang", [change])
     assert says in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""SGLang's own kernels on an H200, against engine ``sglang`` with its Triton backend and ``sglang@26.06``.
+"""SGLang's own kernels on an H200, against engine ``sglang`` with its Triton backend and ``sglang@pre-tiling``.
 
 The rows were measured apart from any engine of ours, on another H200 and another day than the shipped profile's points:
 decode under five split caps (four of which the profile holds), its unsplit extend as a verify, and the builders of slot
@@ -64,7 +64,7 @@ def test_an_unsplit_extend_as_verify(row):
 )
 def test_serial_lists(row):
     term = "draft" if "steps" in row else "verify"
-    found = estimate(attended(row), row.get("steps", 0) + 1, "sglang@26.06")
+    found = estimate(attended(row), row.get("steps", 0) + 1, "sglang@pre-tiling")
     measured = pytest.approx(row["us"], rel=0.11, abs=1.0)
     assert one(found.steps["native"], "index_build", term) == measured
 

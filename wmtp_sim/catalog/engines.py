@@ -119,17 +119,25 @@ def _apply(document: dict[str, Any], change: str) -> None:
             kernel[names[1]] = value
             _say_whose(document, f"attention_kernels.{name}.{names[1]}")
         return
-    table = document
+    table: Any = document
     for name in names[:-1]:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise InputError(
-                "--engine-set", f"{path[:60]!r} goes through {name!r}, which is a value", _tables(document)
-            )
-    if not names[-1] or (names[0] not in Engine.model_fields):
+        table = _entry(table, name, path, document)
+        if not isinstance(table, dict | list):
+            problem = f"{path[:60]!r} goes through {name!r}, which is a value"
+            raise InputError("--engine-set", problem, _tables(document))
+    if not names[-1] or names[0] not in Engine.model_fields or isinstance(table, list):
         raise InputError("--engine-set", f"{path[:60]!r} is not a value of an engine", _tables(document))
     table[names[-1]] = value
     _say_whose(document, ".".join(names))
+
+
+def _entry(table: Any, name: str, path: str, document: dict[str, Any]) -> Any:
+    """What a path goes through: a table, made where there is none, or an entry of a list by its number."""
+    if isinstance(table, dict):
+        return table.setdefault(name, {})
+    if not name.isdecimal() or int(name) >= len(table):
+        raise InputError("--engine-set", f"{path[:60]!r}: there is no entry {name[:20]!r}", _tables(document))
+    return table[int(name)]
 
 
 def _value(text: str) -> Any:
