@@ -38,7 +38,9 @@ BOUNDS = ((1e-8, 2e-4), (0.02, 1.0), (0.005, 1.0), (1e8, 1e12))
 #: Where the search for what a block streams begins: the leg binds at some points or at none, and each is a valley.
 STARTS = (1e12, 1e10, 4e10)
 #: Classes whose kernels elsewhere differ from ours by more than any spread found here (docs/independent.md).
-FAR_FROM_OTHERS = {"mla": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")}
+FAR_FROM_OTHERS = {
+    "mla.triton_packed": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")
+}
 FOLDS = 8
 #: Sizes of an attention's geometry where a split cap is one of them (`step.compose.split_attention`).
 CAPPED = 5
@@ -99,9 +101,18 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
 
 
 def fit_classes(records: list[dict[str, Any]], gpu: Gpu, turn_s: float, source: str) -> list[Report]:
-    """Every class and variant that has enough points, by name."""
-    grouped = sorted(measured_points(records).items())
-    return [fit_class(name, points, gpu, turn_s, source) for name, points in grouped if len(points) >= FEWEST]
+    """Every class and variant that has enough points, by name; points that are somebody else's say so in the source."""
+    grouped, theirs = (
+        sorted(measured_points(records).items()),
+        {r["key"]: r["source"] for r in records if "source" in r},
+    )
+    reports = []
+    for name, points in grouped:
+        if len(points) >= FEWEST:
+            others = dict.fromkeys(theirs[p.operation.name] for p in points if p.operation.name in theirs)
+            of_others = f"; points of {', '.join(list(others)[:3])}" if others else ""
+            reports.append(fit_class(name, points, gpu, turn_s, source + of_others))
+    return reports
 
 
 def fit_class(name: str, points: list[Point], gpu: Gpu, turn_s: float, source: str) -> Report:
@@ -303,17 +314,16 @@ def turn_seconds(records: list[dict[str, Any]]) -> float | None:
     return float(np.median([r["seconds"] / r["operation"]["turns"] for r in serial])) if serial else None
 
 
-def class_defaults(fitted: dict[str, KernelModel], ours: bool = True) -> dict[str, KernelModel]:
+def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
     """A model for each class itself: its only variant's, or the one with the most points.
 
-    Where other implementations are known to be far from ours, the form alone, with a judged spread. ``ours`` is False
-    for kernels of engines themselves.
+    Where that one is a kernel of ours that is known to be far from others, the form alone, with a judged spread.
     """
     found: dict[str, KernelModel] = {}
     for name, model in sorted(fitted.items(), key=lambda item: item[1].points):
-        found[name.split(".")[0]] = model
-    for kind, (spread, why) in FAR_FROM_OTHERS.items() if ours else ():
-        if kind in found:
+        if name in FAR_FROM_OTHERS:
+            spread, why = FAR_FROM_OTHERS[name]
             judged = {"measured": None, "spread": spread, "spread_elsewhere": None}
-            found[kind] = found[kind].model_copy(update=judged | {"source": f"{found[kind].source}; {why}"})
+            model = model.model_copy(update=judged | {"source": f"{model.source}; {why}"})
+        found[name.split(".")[0]] = model
     return found

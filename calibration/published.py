@@ -496,7 +496,7 @@ def _profile(
         name: model.model_copy(update={"carried_from": ours.gpu} if model.points else {})
         for name, model in ours.transferred(ELSEWHERE).kernels.items()
     }
-    kernels = carried | fitted | fit.class_defaults(fitted, ours=False)
+    kernels = carried | fitted | fit.class_defaults(fitted)
     provenance = {
         "package": f"{PACKAGE} {found.release}",
         "publisher": "NVIDIA CORPORATION & AFFILIATES",

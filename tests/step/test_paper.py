@@ -1,7 +1,7 @@
 """The Windowed-MTP paper's steps on a B200 (arXiv 2607.21535), from engine terms that one of its three models gave.
 
-B200, NVFP4 weights, bf16 KV, batch 1, 1,040,000 tokens, depth 6, window 4032 + sink 64. Kernels are those of the profile
-that was fitted on published operator times. Dense steps are second-hand, from the paper's speedups.
+B200, NVFP4 weights, bf16 KV, batch 1, 1,040,000 tokens, depth 6, window 4032 + sink 64. Kernels are those of the
+profile that was fitted on published operator times. Dense steps are second-hand, from the paper's speedups.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ AROUND = 40 * 4 * 1.5
 #: (Context, k): microseconds of kernel classes in traces of 6 steps (kernels overlap a little). The trace counts the
 #: kernels that align, activate and sum experts (four a layer, 40 layers) as small ones; our moe holds them.
 TRACES = {
-    (128 * K, 0): {"attention": 969 + 49, "moe": 868 + AROUND, "gemm": 2205 + 243, "recurrent": 229},
-    (M, 0): {"attention": 6899 + 50, "moe": 868 + AROUND, "gemm": 2201 + 248, "recurrent": 228},
-    (128 * K, 3): {"attention": 998 + 61, "moe": 2475 + AROUND, "gemm": 2107 + 245, "recurrent": 406},
-    (M, 3): {"attention": 6944 + 61, "moe": 2481 + AROUND, "gemm": 2097 + 245, "recurrent": 405},
+    (128 * K, 0): {"attention": 969 + 49, "moe": 868 + AROUND, "gemm": 2205 + 243, "recurrent": 155},
+    (M, 0): {"attention": 6899 + 50, "moe": 868 + AROUND, "gemm": 2201 + 248, "recurrent": 155},
+    (128 * K, 3): {"attention": 998 + 61, "moe": 2475 + AROUND, "gemm": 2107 + 245, "recurrent": 299},
+    (M, 3): {"attention": 6944 + 61, "moe": 2481 + AROUND, "gemm": 2097 + 245, "recurrent": 298},
 }
 #: The same for the three draft passes of k = 3.
 DRAFT_TRACES = {
@@ -81,9 +81,8 @@ def test_step_is_inside_the_interval(row):
 
 @pytest.mark.parametrize("row", STEPS)
 def test_expected_step(row):
-    """vLLM's small kernels grow with rows, ours hardly do; its attention at 1M is faster than our split of it."""
     context, k, measured = STEPS[row]
-    assert step(context, k).seconds * 1e3 == pytest.approx(measured, rel=0.12)
+    assert step(context, k).seconds * 1e3 == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize("context", SPANS)
@@ -92,34 +91,30 @@ def test_target_and_draft(context):
     target, logits, draft = SPANS[context]
     low, expected, high = spans(context, 3, "verify", "sample")
     assert low < target + logits < high
-    assert expected == pytest.approx(target + logits, rel=0.15)
+    assert expected == pytest.approx(target + logits, rel=0.05)
     low, expected, high = spans(context, 3, "draft", "extend")
     assert low < draft < high
-    assert expected == pytest.approx(draft, rel=0.15)
+    assert expected == pytest.approx(draft, rel=0.05)
 
 
 @pytest.mark.parametrize(("context", "k"), TRACES)
 def test_kernel_classes_of_the_target(context, k):
-    """Attention with combine, dense products with lm_head.
+    """Attention with combine, dense products with lm_head, DeltaNet without its convolution (a small kernel of ours).
 
-    vLLM's DeltaNet kernels are slower than those of the profile, by 25 to 45 %: known, and 1 % of its step.
+    Experts miss by a little more: how much of what surrounds them is theirs is our guess (`AROUND`).
     """
+    near = {"attention": 0.06, "gemm": 0.06, "moe": 0.09, "recurrent": 0.1}
     for kernel, measured in TRACES[context, k].items():
-        low, expected, high = spans(context, k, "verify", kernel=kernel)
-        if kernel == "recurrent":
-            assert 1.2 * expected < measured / 1e3 < 1.5 * expected
-        else:
-            assert low < measured / 1e3 < high, kernel
-        if kernel in ("gemm", "attention"):
-            assert expected == pytest.approx(measured / 1e3, rel=0.08)
+        _, expected, _ = spans(context, k, "verify", kernel=kernel)
+        assert expected == pytest.approx(measured / 1e3, rel=near[kernel]), kernel
 
 
 @pytest.mark.parametrize("context", DRAFT_TRACES)
 def test_kernel_classes_of_the_draft(context):
     """One wide and two narrow passes, which vLLM pads to four rows."""
     for kernel, measured in DRAFT_TRACES[context].items():
-        low, _, high = spans(context, 3, "draft", "extend", kernel=kernel)
-        assert low < measured / 1e3 < high, kernel
+        _, expected, _ = spans(context, 3, "draft", "extend", kernel=kernel)
+        assert expected == pytest.approx(measured / 1e3, rel=0.06), kernel
 
 
 def test_what_speculation_costs():
