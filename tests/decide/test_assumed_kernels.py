@@ -10,7 +10,7 @@ from wmtp_sim.decide.warnings import warnings
 
 @pytest.mark.parametrize(
     ("model", "tp", "assumed"),
-    [("qwen3.5-35b-a3b", 1, None), ("deepseek-v3", 8, "collective"), ("deepseek-v3.2", 8, "collective, index_scan")],
+    [("qwen3.5-35b-a3b", 1, None), ("deepseek-v3", 8, None), ("deepseek-v3.2", 8, "index_scan")],
 )
 def test_classes_without_points_are_named(model: str, tp: int, assumed: str | None) -> None:
     found = wmtp_sim.estimate(model, "h200", context=131_072, depth=3, tp=tp, profile="nvidia-h200")
