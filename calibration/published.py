@@ -25,7 +25,7 @@ from calibration import fit
 from calibration.tables import PACKAGE, Row, Tables, number, seconds, tables, word
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu
-from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, nearest_measured, uncalibrated
+from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, own_calibration, uncalibrated
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
@@ -488,7 +488,7 @@ def _profile(
     found: Tables, sources: Sequence[Source], gpu: Gpu, records: list[dict[str, Any]], chosen: int
 ) -> tuple[Profile, list[fit.Report]]:
     """Fits of the points; what no point tells is carried over from the nearest calibration of ours."""
-    ours = nearest_measured(gpu)
+    ours = own_calibration()
     source = f"fitted on {PACKAGE} {found.release}, {found.system}"
     reports = fit.fit_classes(records, gpu, ours.turn_s, source)
     fitted = {report.name: _judged(report.model) for report in reports}

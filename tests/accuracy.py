@@ -9,7 +9,7 @@ import wmtp_sim
 from tests.step.test_vllm_h200 import STEPS, step
 from wmtp_sim.api import validate
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
-from wmtp_sim.catalog.profiles import ELSEWHERE, load_profile, nearest_measured, profile_for
+from wmtp_sim.catalog.profiles import ELSEWHERE, load_profile, own_calibration, profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.step.compose import Step
 
@@ -136,7 +136,7 @@ def transfer() -> None:
     print("gpu                            base step, transferred / own    inside the transferred range")
     for name in gpu_names():
         gpu = load_gpu(name)
-        own, carried = profile_for(gpu), nearest_measured(gpu).transferred(ELSEWHERE)
+        own, carried = profile_for(gpu), own_calibration().transferred(ELSEWHERE)
         if own.status != "measured" or not own.by:
             continue
         ratios, inside = [], []

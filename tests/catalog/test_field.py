@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.field import FieldRow, read_field, read_rows
 from wmtp_sim.catalog.field_mapping import deployment, read_mapping
 from wmtp_sim.errors import InputError
@@ -92,20 +93,35 @@ def test_stated_steps_and_rates_of_shipped_rows_agree() -> None:
 
 
 def test_a_row_in_this_catalogue_s_words() -> None:
-    found, reason = deployment(shipped("wmtp-002"), read_mapping())
+    found, reason = deployment(shipped("wmtp-004"), read_mapping())
     assert found is not None
     assert reason is None
-    assert (found.model.name, found.gpu, found.engine) == ("qwen3.6-35b-a3b-nvfp4", "b200", "sglang@26.06")
+    assert (found.model.name, found.gpu, found.engine) == ("qwen3.5-122b-a10b-nvfp4", "b200", "sglang@26.06")
     assert (found.policy, found.window, found.sink, found.depth) == ("ring", 4032, 64, 6)
     assert (found.kv, found.tp, found.weights) == ("bf16", 1, None)
 
 
 def test_gguf_files_store_the_draft_layer_as_the_rest() -> None:
-    found, reason = deployment(shipped("q38-5090-003"), read_mapping())
+    found, reason = deployment(shipped("q38-v100-003"), read_mapping())
     assert found is not None
     assert reason is None
     assert (found.weights, found.head_weights, found.draft_weights) == ("q4_k", "q6_k", "q4_k")
-    assert (found.engine, found.gpu, found.model.name) == ("llama.cpp", "rtx-5090", "qwen3.6-27b")
+    assert (found.engine, found.gpu, found.model.name) == ("llama.cpp", "v100-32gb", "qwen3.6-27b")
+
+
+def test_rows_that_a_definition_was_fitted_on_are_not_predicted() -> None:
+    """What the engine files call fitted, and where from."""
+    for name, source, rows in (
+        ("sglang@26.06", "arXiv 2607.21535", ("wmtp-001", "wmtp-002")),
+        ("llama.cpp", "sudoingX/qwen38-mtp sweep", tuple(f"q38-5090-00{i}" for i in range(1, 7))),
+    ):
+        fitted = [text for text in load_engine(name).sources.values() if text.startswith("fitted")]
+        assert any(source in text for text in fitted)
+        for row in rows:
+            found, reason = deployment(shipped(row), read_mapping())
+            assert found is None
+            assert reason.kind == "an engine definition was fitted on it"
+    assert len(read_mapping().fitted_on) == 8
 
 
 def test_every_format_of_the_mapping_ships() -> None:

@@ -53,6 +53,7 @@ class _Checkpoint(Spec):
 class Mapping(Spec):
     """What rows' names mean here (``mapping.toml``)."""
 
+    fitted_on: tuple[str, ...] = ()
     engines: dict[str, str]
     versions: dict[str, dict[str, str]]
     models: dict[str, str]
@@ -121,6 +122,8 @@ def deployment(row: FieldRow, mapping: Mapping) -> tuple[Deployment | None, Reas
 
 
 def _base(row: FieldRow, mapping: Mapping) -> Deployment:
+    if row.id in mapping.fitted_on:
+        raise _Unmapped("an engine definition was fitted on it")
     engine = _engine(row, mapping)
     if engine is None or not _ships(load_engine, engine):
         raise _Unmapped("no engine definition" if row.engine else "engine not stated", row.engine)

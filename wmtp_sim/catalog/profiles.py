@@ -9,6 +9,7 @@ measured keep the documented constants of ``uncalibrated.toml``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from functools import cache
@@ -68,9 +69,24 @@ def _serves(profile: Profile, gpu: Gpu) -> bool:
 
 
 def nearest_measured(gpu: Gpu) -> Profile:
-    """The shipped profile to transfer from: our own calibration, which measured every class. There is one as yet."""
-    shipped = [load_profile(str(path)) for path in _shipped_paths() if path.stem == OWN]
-    return shipped[0] if shipped else uncalibrated()
+    """The shipped profile to transfer from: of a GPU of the same architecture, of nearest bandwidth; else our own.
+
+    Our own calibration, which measured every class, comes first among those of its architecture.
+    """
+    shipped = {path.stem: path for path in _shipped_paths()}
+    kin = [load_gpu(name) for name in gpu_names()]
+    kin = [other for other in kin if other.architecture == gpu.architecture and slug(other.name) in shipped]
+    if kin and OWN not in (slug(other.name) for other in kin):
+        rate = gpu.hbm_bandwidth_bytes_per_s
+        nearest = min(kin, key=lambda other: abs(math.log(other.hbm_bandwidth_bytes_per_s / rate)))
+        return load_profile(str(shipped[slug(nearest.name)]))
+    return own_calibration()
+
+
+def own_calibration() -> Profile:
+    """What `wmtp calibrate` measured on the GPU that this project has: every class."""
+    path = _shipped_folder() / f"{OWN}.json"
+    return load_profile(str(path)) if path.is_file() else uncalibrated()
 
 
 @cache
