@@ -163,6 +163,13 @@ class Estimate:
         return StepCost.of(self.base_step)
 
     @cached_property
+    def idle(self) -> StepCost | None:
+        """Cost of an iteration while an adaptive depth is 0, where that is more than a base step; else None."""
+        if self.drafter is None or not self.engine.idle_wide_pass:
+            return None
+        return StepCost.of(self._composer.idle_step())
+
+    @cached_property
     def policies(self) -> dict[Policy, PolicyResult]:
         """Each draft KV policy's cost and gain; empty without a drafter."""
         costs = {p: StepCost.of(step).where_drafting(self.work.depth, self.base) for p, step in self.steps.items()}
