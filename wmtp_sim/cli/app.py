@@ -8,6 +8,7 @@ import typer
 
 from wmtp_sim import __version__
 from wmtp_sim.cli.calibrate import calibrate
+from wmtp_sim.cli.plot import plot_app
 from wmtp_sim.cli.profiles import profiles_app, validate
 
 app = typer.Typer(
@@ -246,6 +247,7 @@ def engines_show(
 app.command()(calibrate)
 app.command()(validate)
 app.add_typer(profiles_app, name="profiles")
+app.add_typer(plot_app, name="plot")
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Machine:
         """Seconds of one execution at the datasheet's peaks."""
         moved, multiplied = (
             operation.bytes / self.peak_bandwidth(operation),
-            operation.flops / self._peak_rate(operation),
+            operation.flops / self.peak_rate(operation),
         )
         return np.maximum(moved, multiplied)
 
@@ -114,7 +114,7 @@ class Machine:
         return {
             "memory": moved / (self.peak_bandwidth(operation) * kernel.bandwidth),
             "few CTAs": serial,
-            "math": operation.flops * operation.padding / (self._peak_rate(operation) * kernel.compute),
+            "math": operation.flops * operation.padding / (self.peak_rate(operation) * kernel.compute),
             "latency": operation.launches * kernel.floor_s,
             "turns": operation.turns * self.profile.turn_s,
         }
@@ -125,7 +125,7 @@ class Machine:
             return self.link_bytes_per_s()
         return self.gpu.hbm_bandwidth_bytes_per_s
 
-    def _peak_rate(self, operation: Operation) -> float:
+    def peak_rate(self, operation: Operation) -> float:
         """Dense FLOP peak for the operation's input type; a type without hardware support runs unpacked in bf16."""
         return getattr(self.gpu.peak_dense_flops, operation.math) or self.gpu.peak_dense_flops.bf16
 

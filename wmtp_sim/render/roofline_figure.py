@@ -1,0 +1,394 @@
+"""The picture of a `Roofline`: operations under the roofs, and measured points over the fitted curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from wmtp_sim.render.roofline import Attainable, Point, Roofline, Series
+from wmtp_sim.render.spots import Box, spots
+from wmtp_sim.units import tokens
+
+#: Okabe and Ito's colours, told apart by colour-blind readers; shapes tell phases apart in print.
+PHASES = {
+    "base": ("#000000", "circle-open"),
+    "verify": ("#0072B2", "circle"),
+    "draft": ("#D55E00", "diamond"),
+    "extend": ("#009E73", "square"),
+    "sample": ("#CC79A7", "triangle-up"),
+}
+ROOF, REACHED, GRID, INK = "#444444", "#8a8a8a", "#ececec", "#222222"
+#: How many operations are named in the picture.
+LABELLED = 10
+#: Panels of measured points: classes shown, and how many fit beside one another.
+MOST_PANELS, COLUMNS = 6, 3
+#: Pixels: the picture, its margins, the room of the roofs and of one row of panels with its titles.
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1100, 80, 255, 110, 60
+ROOFS_HEIGHT, PANEL_HEIGHT, GAP = 520, 190, 85
+#: A letter's width and a line's height in a name, and how far the memory's name is above its slope.
+TEXT_WIDTH, TEXT_HEIGHT, MEMORY_SHIFT = 6.0, 15.0, 6
+#: Diameter of a marker whose operation is the whole step, and of the smallest: area goes as the share.
+WHOLE_STEP, SMALLEST = 62.0, 5.0
+
+
+def roofline_figure(roofs: Roofline) -> Any:
+    """A plotly figure with one subplot of roofs, and one of measured points for each kernel class that has any."""
+    from plotly.subplots import make_subplots
+
+    panels = _panels(roofs)
+    rows = math.ceil(len(panels) / COLUMNS)
+    height = ROOFS_HEIGHT + rows * (PANEL_HEIGHT + GAP)
+    below: list[list[dict[str, int]]] = [[{} for _ in range(COLUMNS)] for _ in range(rows)]
+    figure = make_subplots(
+        rows=1 + rows,
+        cols=COLUMNS,
+        specs=[[{"colspan": COLUMNS}, *[None] * (COLUMNS - 1)], *below],
+        row_heights=[ROOFS_HEIGHT, *[PANEL_HEIGHT] * rows],
+        vertical_spacing=GAP / height,
+        horizontal_spacing=0.075,
+    )
+    frame = _Frame(roofs)
+    _draw_roofs(figure, roofs, frame)
+    _draw_points(figure, roofs)
+    _label_points(figure, roofs, frame)
+    for i, series in enumerate(panels.values()):
+        _draw_panel(figure, series, 2 + i // COLUMNS, 1 + i % COLUMNS)
+    _hide_empty(figure, len(panels), rows)
+    _dress(figure, roofs, frame, height)
+    return figure
+
+
+def roofline_notes(roofs: Roofline) -> list[str]:
+    """What a reader must know beside the picture: labels, what has no place in it, what was measured."""
+    left = [f"{p.name} ({p.phase}) {_share(p.share)}" for p in roofs.not_drawn if p.share >= 0.005]
+    lines = [
+        f"Kernels: {roofs.label}; profile {roofs.profile}. Shares are of the base step, or of the {roofs.policy} step."
+    ]
+    if left:
+        lines.append(f"Without FLOPs or over a link, so not drawn: {', '.join(left)}.")
+    return [*lines, *roofs.notes]
+
+
+class _Frame:
+    """What the roofs' axes span, and where a place on them lies in pixels (y downwards)."""
+
+    def __init__(self, roofs: Roofline) -> None:
+        peak = max(c.flops_per_s for c in roofs.ceilings)
+        x = [p.intensity for p in roofs.points] or [1.0]
+        y = [p.attained_flops_per_s for p in roofs.points] or [peak / 1e3]
+        ridge = peak / roofs.bytes_per_s
+        self.x = (math.log10(min(x) / 2.0), math.log10(max(*x, ridge) * 4.0))
+        self.y = (math.log10(min(y) / 3.0), math.log10(peak * 2.0))
+        self.memory_at = min(c.flops_per_s for c in roofs.ceilings) / roofs.bytes_per_s / 2.0
+        self.width, self.height = WIDTH - LEFT - RIGHT, ROOFS_HEIGHT
+
+    def pixel(self, intensity: float, rate: float) -> tuple[float, float]:
+        across = (math.log10(intensity) - self.x[0]) / (self.x[1] - self.x[0])
+        down = (self.y[1] - math.log10(rate)) / (self.y[1] - self.y[0])
+        return across * self.width, down * self.height
+
+
+# --- the roofs -----------------------------------------------------------------------------------------------------
+
+
+def _draw_roofs(figure: Any, roofs: Roofline, frame: _Frame) -> None:
+    names = []
+    for ceiling in roofs.ceilings:
+        line = _roof(frame, roofs.bytes_per_s, ceiling.flops_per_s)
+        text = f"{ceiling.math} {_si(ceiling.flops_per_s)}FLOP/s, datasheet"
+        _line(figure, line, text, {"color": ROOF, "width": 1.6})
+        names.append((ceiling.flops_per_s, text, INK))
+    for kernel in _distinct(roofs.attainable):
+        line = _roof(frame, kernel.bytes_per_s, kernel.flops_per_s)
+        text = f"{kernel.kernel} {kernel.math} {_si(kernel.flops_per_s)}, {kernel.label}"
+        _line(figure, line, text, {"color": REACHED, "width": 1.0, "dash": "dot"})
+        names.append((kernel.flops_per_s, text, "#666666"))
+    _name_ceilings(figure, frame, names)
+    _name_memory(figure, roofs, frame)
+
+
+def _name_memory(figure: Any, roofs: Roofline, frame: _Frame) -> None:
+    """The memory's rate, above its slope: no operation is there."""
+    figure.add_annotation(
+        x=math.log10(frame.memory_at),
+        y=math.log10(frame.memory_at * roofs.bytes_per_s),
+        text=_memory_text(roofs),
+        showarrow=False,
+        xanchor="right",
+        yanchor="bottom",
+        yshift=MEMORY_SHIFT,
+        font={"size": 11, "color": INK},
+    )
+
+
+def _memory_text(roofs: Roofline) -> str:
+    return f"memory {_si(roofs.bytes_per_s)}B/s, datasheet"
+
+
+def _obstacles(roofs: Roofline, frame: _Frame) -> list[Box]:
+    """What names keep off beside marks: the memory's slope and its name."""
+    x, y = frame.pixel(frame.memory_at, frame.memory_at * roofs.bytes_per_s)
+    found = [Box(x - TEXT_WIDTH * len(_memory_text(roofs)), y - MEMORY_SHIFT - TEXT_HEIGHT, x, y - MEMORY_SHIFT)]
+    for i in range(120):
+        intensity = 10 ** (frame.x[0] + (frame.x[1] - frame.x[0]) * i / 120)
+        x, y = frame.pixel(intensity, intensity * roofs.bytes_per_s)
+        found.append(Box(x - 3, y - 3, x + 3, y + 3))
+    return found
+
+
+def _distinct(attainable: tuple[Attainable, ...]) -> list[Attainable]:
+    """Attainable roofs worth a line: the six largest shares; an ideal one is the datasheet's own."""
+    return [a for a in attainable if a.label != "ideal"][:6]
+
+
+def _roof(frame: _Frame, bytes_per_s: float, peak: float) -> tuple[list[float], list[float]]:
+    low, high = 10 ** frame.x[0], 10 ** frame.x[1]
+    return [low, peak / bytes_per_s, high], [low * bytes_per_s, peak, peak]
+
+
+def _line(figure: Any, line: tuple[list[float], list[float]], name: str, style: dict[str, Any]) -> None:
+    figure.add_scatter(
+        x=line[0],
+        y=line[1],
+        mode="lines",
+        name=escape(name),
+        line=style,
+        showlegend=False,
+        hovertemplate="%{fullData.name}<extra></extra>",
+        row=1,
+        col=1,
+    )
+
+
+def _name_ceilings(figure: Any, frame: _Frame, names: list[tuple[float, str, str]]) -> None:
+    """Names at the right end of each roof, from the top down, moved apart where roofs are close."""
+    lowest = -math.inf
+    for rate, text, color in sorted(names, key=lambda name: -name[0]):
+        wanted = frame.pixel(1.0, rate)[1]
+        placed = max(wanted, lowest + 15.0)
+        lowest = placed
+        figure.add_annotation(
+            x=1.0,
+            xref="x domain",
+            y=math.log10(rate),
+            text=escape(text),
+            showarrow=False,
+            xanchor="left",
+            yshift=wanted - placed,
+            xshift=4,
+            font={"size": 10, "color": color},
+        )
+
+
+# --- the operations ------------------------------------------------------------------------------------------------
+
+
+def _draw_points(figure: Any, roofs: Roofline) -> None:
+    for phase, (color, symbol) in PHASES.items():
+        points = [p for p in roofs.points if p.phase == phase]
+        if points:
+            figure.add_scatter(
+                x=[p.intensity for p in points],
+                y=[p.attained_flops_per_s for p in points],
+                customdata=[_details(p) for p in points],
+                mode="markers",
+                name=phase,
+                marker={
+                    "color": color,
+                    "symbol": symbol,
+                    "size": [diameter(p) for p in points],
+                    "opacity": 0.75,
+                    "line": {"width": 1.5 if symbol.endswith("-open") else 0.7, "color": _edge(color, symbol)},
+                },
+                hovertemplate=_HOVER,
+                row=1,
+                col=1,
+            )
+
+
+_HOVER = (
+    "<b>%{customdata[0]}</b> (%{fullData.name})<br>%{customdata[1]}<br>%{x:.3~g} FLOP/byte, %{y:.3~s}FLOP/s"
+    "<br>%{customdata[2]}<extra></extra>"
+)
+
+
+def _edge(color: str, symbol: str) -> str:
+    return color if symbol.endswith("-open") else "#ffffff"
+
+
+def _details(point: Point) -> list[str]:
+    shape = "its shape measured" if point.measured_shape else "its shape not measured"
+    kernel = f"{point.kernel}, {point.math}; {point.label}, {shape}"
+    time = f"{_share(point.share)} of the step, {point.seconds * 1e6:.3g} µs in {point.executions:g} runs"
+    reach = f"{_share(point.attained_flops_per_s / point.roof_flops_per_s)} of the datasheet roof"
+    return [escape(point.name), escape(kernel), f"{time}<br>{reach}; waits for {point.binds}"]
+
+
+def diameter(point: Point) -> float:
+    """Pixels of a marker."""
+    return max(WHOLE_STEP * math.sqrt(point.share), SMALLEST)
+
+
+def _label_points(figure: Any, roofs: Roofline, frame: _Frame) -> None:
+    """Names of the largest operations, where no other name or large marker is."""
+    chosen = roofs.points[:LABELLED]
+    centres = [frame.pixel(p.intensity, p.attained_flops_per_s) for p in roofs.points]
+    radii = [diameter(p) / 2 for p in roofs.points]
+    texts = [f"{p.name}, {p.phase} {_share(p.share)}" for p in chosen]
+    sizes = [(TEXT_WIDTH * len(text) + 6.0, TEXT_HEIGHT) for text in texts]
+    found = spots(centres, radii, sizes, Box(0.0, 0.0, frame.width, frame.height), _obstacles(roofs, frame))
+    for point, text, (x, y) in zip(chosen, texts, found, strict=True):
+        at = frame.pixel(point.intensity, point.attained_flops_per_s)
+        figure.add_annotation(
+            x=math.log10(point.intensity),
+            y=math.log10(point.attained_flops_per_s),
+            text=escape(text),
+            ax=x - at[0],
+            ay=y - at[1],
+            showarrow=True,
+            arrowhead=0,
+            arrowwidth=0.8,
+            arrowcolor=PHASES[point.phase][0],
+            standoff=diameter(point) / 2,
+            font={"size": 11, "color": PHASES[point.phase][0]},
+            bgcolor="rgba(255,255,255,0.85)",
+            borderpad=1,
+        )
+
+
+# --- measured points -----------------------------------------------------------------------------------------------
+
+
+def _panels(roofs: Roofline) -> dict[str, list[Series]]:
+    """Measured series by kernel class, of the classes that take the largest shares."""
+    found: dict[str, list[Series]] = {}
+    for point in roofs.points:
+        series = [s for s in roofs.measured if s.kernel == point.kernel]
+        if series:
+            found.setdefault(point.kernel, series)
+    return dict(list(found.items())[:MOST_PANELS])
+
+
+def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> None:
+    def flat(values: Callable[[Series], tuple[float, ...]]) -> list[float]:
+        return [value * 1e6 for each in series for value in values(each)]
+
+    sizes, forms, seconds = flat(lambda s: s.size_s), flat(lambda s: s.form_s), flat(lambda s: s.seconds)
+    curve = sorted(zip(sizes, forms, strict=True))
+    figure.add_scatter(
+        x=[size for size, _ in curve],
+        y=[form for _, form in curve],
+        mode="lines",
+        name=f"{series[0].kernel}, fitted",
+        line={"color": "#E69F00", "width": 2},
+        showlegend=False,
+        hovertemplate="fitted %{y:.3~g} µs<extra></extra>",
+        row=row,
+        col=column,
+    )
+    figure.add_scatter(
+        x=sizes,
+        y=seconds,
+        customdata=[[f"{', '.join(s.operations)}; {s.rows:g} rows"] for s in series for _ in s.seconds],
+        mode="markers",
+        name=f"{series[0].kernel}, {series[0].label}",
+        marker={"color": "#0072B2", "size": 5, "opacity": 0.7},
+        showlegend=False,
+        hovertemplate="%{customdata[0]}<br>%{y:.3~g} µs<extra></extra>",
+        row=row,
+        col=column,
+    )
+    title = f"<b>{series[0].kernel}</b>: {len(seconds)} points {series[0].label}"
+    axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
+    figure.update_xaxes(
+        **axis, **_ticks(sizes), title={"text": "size, µs by form", "font": {"size": 11}}, row=row, col=column
+    )
+    figure.update_yaxes(**axis, **_ticks(seconds + forms), row=row, col=column)
+    if column == 1:
+        figure.update_yaxes(title={"text": "measured, µs", "font": {"size": 11}}, row=row, col=column)
+    figure.add_annotation(
+        text=title,
+        x=0.0,
+        y=1.0,
+        xref="x domain",
+        yref="y domain",
+        xanchor="left",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": 12, "color": INK},
+        row=row,
+        col=column,
+    )
+
+
+def _ticks(values: list[float]) -> dict[str, Any]:
+    """Ticks at powers of ten, and at 2 and 5 between them where there are few."""
+    low, high = math.log10(min(values) / 1.2), math.log10(max(values) * 1.2)
+    steps = (1, 2, 5) if high - low < 2.2 else (1,)
+    marks = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in steps]
+    shown = [m for m in marks if low <= math.log10(m) <= high]
+    return {"range": [low, high], "tickvals": shown, "ticktext": [f"{m:,.10g}" for m in shown]}
+
+
+def _hide_empty(figure: Any, panels: int, rows: int) -> None:
+    for i in range(panels, rows * COLUMNS):
+        place = {"row": 2 + i // COLUMNS, "col": 1 + i % COLUMNS}
+        figure.update_xaxes(visible=False, **place)
+        figure.update_yaxes(visible=False, **place)
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------
+
+
+def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
+    axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
+    x = {**axis, "range": frame.x, "title": "arithmetic intensity, FLOP per byte", "dtick": 1}
+    y = {**axis, "range": frame.y, "title": "attained, FLOP/s per GPU", "dtick": 1, "tickformat": "~s"}
+    figure.update_xaxes(x, row=1, col=1)
+    figure.update_yaxes(y, row=1, col=1)
+    figure.update_layout(
+        title={
+            "text": f"<b>{escape(_shown(roofs.model))} on {escape(_shown(roofs.gpu))}</b>",
+            "subtitle": {"text": escape(_subtitle(roofs)), "font": {"size": 12, "color": "#555555"}},
+            "x": 0.0,
+            "xref": "paper",
+            "y": 1.0 - 24.0 / (height + TOP + BOTTOM),
+            "yanchor": "top",
+            "font": {"size": 17, "color": INK},
+        },
+        height=height + TOP + BOTTOM,
+        modebar={"remove": ["select2d", "lasso2d"]},
+        margin={"l": LEFT, "r": RIGHT, "t": TOP, "b": BOTTOM},
+        template="none",
+        paper_bgcolor="#ffffff",
+        plot_bgcolor="#ffffff",
+        font={"family": "system-ui, Helvetica, Arial, sans-serif", "size": 12, "color": INK},
+        legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom", "itemsizing": "constant"},
+        hoverlabel={"bgcolor": "#ffffff"},
+    )
+
+
+def _subtitle(roofs: Roofline) -> str:
+    stated = roofs.deployment
+    parts = [f"context {tokens(stated['context'])}", f"depth {stated['depth']}", f"batch {stated['batch']}"]
+    if stated["tp"] > 1:
+        parts.append(f"tp {stated['tp']}")
+    shown = "base step" if len(roofs.steps) == 1 else f"base step and {roofs.policy} step"
+    return f"{', '.join(parts)}; {_shown(roofs.engine)}; {shown}; kernels {roofs.label}; marker area: share of the step"
+
+
+def _shown(name: str) -> str:
+    """A name from a person's file as a picture shows it: one short line without control or direction characters."""
+    return "".join(c if c.isprintable() else " " for c in name)[:60]
+
+
+def _si(value: float) -> str:
+    """Three digits and a decimal prefix: ``4.8 T``."""
+    power = max(min(int(math.log10(value) // 3), 6), 0)
+    return f"{value / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}"
+
+
+def _share(part: float) -> str:
+    return f"{part:.1%}".replace("%", " %")
