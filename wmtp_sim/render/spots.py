@@ -42,7 +42,8 @@ def spots(
 ) -> list[Place]:
     """Centres of the names of the first ``len(sizes)`` marks, each ``(width, height)``, placed in their order.
 
-    A name covers no mark, obstacle or other name and stays in the frame if that can be; of the rest it takes the place that covers least.
+    A name covers no mark, obstacle or other name and stays in the frame if that can be; else it takes the place that
+    covers least.
     """
     taken = [_square(mark, radius) for mark, radius in zip(marks, radii, strict=True)]
     taken.extend(obstacles)
