@@ -291,13 +291,12 @@ def _notes(profile: Profile, operations: list[Operation], series: tuple[Series, 
     shapes: dict[str, set[tuple[float, ...]]] = {}
     for operation in operations:
         shapes.setdefault(_kernel(operation), set()).add(operation.geometry)
+    parts = []
     for kernel, wanted in sorted(shapes.items()):
-        there = {s.geometry for s in series if s.kernel == kernel}
-        points = sum(len(s.seconds) for s in series if s.kernel == kernel)
-        if there:
-            yield f"{kernel}: {points} measured points of {len(there)} of the {len(wanted)} shapes shown."
-        else:
-            yield f"{kernel}: no measured points of the {len(wanted)} shapes shown."
+        there = [s for s in series if s.kernel == kernel]
+        points = sum(len(s.seconds) for s in there)
+        parts.append(f"{kernel} {len({s.geometry for s in there})} of {len(wanted)} ({points} points)")
+    yield f"Shapes shown that the profile has measured points of: {', '.join(parts)}."
 
 
 def _deployment(estimate: Estimate) -> dict[str, int]:

@@ -25,10 +25,10 @@ LABELLED = 10
 #: Panels of measured points: classes shown, and how many fit beside one another.
 MOST_PANELS, COLUMNS = 6, 3
 #: Pixels: the picture, its margins, the room of the roofs and of one row of panels with its titles.
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1100, 80, 255, 110, 60
+WIDTH, LEFT, TOP, BOTTOM = 1100, 80, 110, 60
 ROOFS_HEIGHT, PANEL_HEIGHT, GAP = 520, 190, 85
-#: A letter's width and a line's height in a name, and how far the memory's name is above its slope.
-TEXT_WIDTH, TEXT_HEIGHT, MEMORY_SHIFT = 6.0, 15.0, 6
+#: A letter's width in a name and in a roof's, a line's height, and how far the memory's name is above its slope.
+TEXT_WIDTH, SMALL_TEXT_WIDTH, TEXT_HEIGHT, MEMORY_SHIFT = 6.0, 5.6, 15.0, 6
 #: Diameter of a marker whose operation is the whole step, and of the smallest: area goes as the share.
 WHOLE_STEP, SMALLEST = 62.0, 5.0
 
@@ -79,10 +79,12 @@ class _Frame:
         x = [p.intensity for p in roofs.points] or [1.0]
         y = [p.attained_flops_per_s for p in roofs.points] or [peak / 1e3]
         ridge = peak / roofs.bytes_per_s
-        self.x = (math.log10(min(x) / 2.0), math.log10(max(*x, ridge) * 4.0))
+        self.x = (math.log10(min(x) / 5.0), math.log10(max(*x, ridge) * 4.0))
         self.y = (math.log10(min(y) / 3.0), math.log10(peak * 2.0))
+        longest = max(len(text) for _, text, _ in _roof_names(roofs))
+        self.right = int(SMALL_TEXT_WIDTH * longest) + 12
         self.memory_at = min(c.flops_per_s for c in roofs.ceilings) / roofs.bytes_per_s / 2.0
-        self.width, self.height = WIDTH - LEFT - RIGHT, ROOFS_HEIGHT
+        self.width, self.height = WIDTH - LEFT - self.right, ROOFS_HEIGHT
 
     def pixel(self, intensity: float, rate: float) -> tuple[float, float]:
         across = (math.log10(intensity) - self.x[0]) / (self.x[1] - self.x[0])
@@ -94,19 +96,23 @@ class _Frame:
 
 
 def _draw_roofs(figure: Any, roofs: Roofline, frame: _Frame) -> None:
-    names = []
-    for ceiling in roofs.ceilings:
-        line = _roof(frame, roofs.bytes_per_s, ceiling.flops_per_s)
-        text = f"{ceiling.math} {_si(ceiling.flops_per_s)}FLOP/s, datasheet"
-        _line(figure, line, text, {"color": ROOF, "width": 1.6})
-        names.append((ceiling.flops_per_s, text, INK))
-    for kernel in _distinct(roofs.attainable):
-        line = _roof(frame, kernel.bytes_per_s, kernel.flops_per_s)
-        text = f"{kernel.kernel} {kernel.math} {_si(kernel.flops_per_s)}, {kernel.label}"
-        _line(figure, line, text, {"color": REACHED, "width": 1.0, "dash": "dot"})
-        names.append((kernel.flops_per_s, text, "#666666"))
+    solid, dotted = {"color": ROOF, "width": 1.6}, {"color": REACHED, "width": 1.0, "dash": "dot"}
+    lines = [(_roof(frame, roofs.bytes_per_s, c.flops_per_s), solid) for c in roofs.ceilings]
+    lines += [(_roof(frame, a.bytes_per_s, a.flops_per_s), dotted) for a in _distinct(roofs.attainable)]
+    names = _roof_names(roofs)
+    for (line, style), (_, text, _) in zip(lines, names, strict=True):
+        _line(figure, line, text, style)
     _name_ceilings(figure, frame, names)
     _name_memory(figure, roofs, frame)
+
+
+def _roof_names(roofs: Roofline) -> list[tuple[float, str, str]]:
+    """FLOP/s, name and colour of each roof: the datasheet's, then what kernel classes attain."""
+    peaks = [(c.flops_per_s, f"{c.math} {_si(c.flops_per_s)}FLOP/s, datasheet", INK) for c in roofs.ceilings]
+    return peaks + [
+        (a.flops_per_s, f"{a.kernel} {a.math} {_si(a.flops_per_s)}, {a.label}", "#666666")
+        for a in _distinct(roofs.attainable)
+    ]
 
 
 def _name_memory(figure: Any, roofs: Roofline, frame: _Frame) -> None:
@@ -281,7 +287,7 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         x=[size for size, _ in curve],
         y=[form for _, form in curve],
         mode="lines",
-        name=f"{series[0].kernel}, fitted",
+        name=escape(f"{series[0].kernel}, fitted"),
         line={"color": "#E69F00", "width": 2},
         showlegend=False,
         hovertemplate="fitted %{y:.3~g} µs<extra></extra>",
@@ -291,19 +297,23 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
     figure.add_scatter(
         x=sizes,
         y=seconds,
-        customdata=[[f"{', '.join(s.operations)}; {s.rows:g} rows"] for s in series for _ in s.seconds],
+        customdata=[[escape(f"{', '.join(s.operations)}; {s.rows:g} rows")] for s in series for _ in s.seconds],
         mode="markers",
-        name=f"{series[0].kernel}, {series[0].label}",
+        name=escape(f"{series[0].kernel}, {series[0].label}"),
         marker={"color": "#0072B2", "size": 5, "opacity": 0.7},
         showlegend=False,
         hovertemplate="%{customdata[0]}<br>%{y:.3~g} µs<extra></extra>",
         row=row,
         col=column,
     )
-    title = f"<b>{series[0].kernel}</b>: {len(seconds)} points {series[0].label}"
+    title = f"<b>{escape(series[0].kernel)}</b>: {len(seconds)} points {escape(series[0].label)}"
     axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
     figure.update_xaxes(
-        **axis, **_ticks(sizes), title={"text": "size, µs by form", "font": {"size": 11}}, row=row, col=column
+        **axis,
+        **_ticks(sizes),
+        title={"text": "size: µs by the fitted form", "font": {"size": 11}},
+        row=row,
+        col=column,
     )
     figure.update_yaxes(**axis, **_ticks(seconds + forms), row=row, col=column)
     if column == 1:
@@ -328,8 +338,8 @@ def _ticks(values: list[float]) -> dict[str, Any]:
     low, high = math.log10(min(values) / 1.2), math.log10(max(values) * 1.2)
     steps = (1, 2, 5) if high - low < 2.2 else (1,)
     marks = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in steps]
-    shown = [m for m in marks if low <= math.log10(m) <= high]
-    return {"range": [low, high], "tickvals": shown, "ticktext": [f"{m:,.10g}" for m in shown]}
+    kept = [m for m in marks if low <= math.log10(m) <= high]
+    return {"range": [low, high], "tickvals": kept, "ticktext": [f"{m:,.10g}" for m in kept]}
 
 
 def _hide_empty(figure: Any, panels: int, rows: int) -> None:
@@ -350,7 +360,7 @@ def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
     figure.update_yaxes(y, row=1, col=1)
     figure.update_layout(
         title={
-            "text": f"<b>{escape(_shown(roofs.model))} on {escape(_shown(roofs.gpu))}</b>",
+            "text": f"<b>{escape(shown(roofs.model))} on {escape(shown(roofs.gpu))}</b>",
             "subtitle": {"text": escape(_subtitle(roofs)), "font": {"size": 12, "color": "#555555"}},
             "x": 0.0,
             "xref": "paper",
@@ -360,7 +370,7 @@ def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
         },
         height=height + TOP + BOTTOM,
         modebar={"remove": ["select2d", "lasso2d"]},
-        margin={"l": LEFT, "r": RIGHT, "t": TOP, "b": BOTTOM},
+        margin={"l": LEFT, "r": frame.right, "t": TOP, "b": BOTTOM},
         template="none",
         paper_bgcolor="#ffffff",
         plot_bgcolor="#ffffff",
@@ -375,11 +385,13 @@ def _subtitle(roofs: Roofline) -> str:
     parts = [f"context {tokens(stated['context'])}", f"depth {stated['depth']}", f"batch {stated['batch']}"]
     if stated["tp"] > 1:
         parts.append(f"tp {stated['tp']}")
-    shown = "base step" if len(roofs.steps) == 1 else f"base step and {roofs.policy} step"
-    return f"{', '.join(parts)}; {_shown(roofs.engine)}; {shown}; kernels {roofs.label}; marker area: share of the step"
+    steps = "base step" if len(roofs.steps) == 1 else f"base step and {roofs.policy} step"
+    points = "" if roofs.measured else "; no measured points of these shapes"
+    kernels = f"kernels {shown(roofs.label)}{points}"
+    return f"{', '.join(parts)}; {shown(roofs.engine)}; {steps}; {kernels}; marker area: share of the step"
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """A name from a person's file as a picture shows it: one short line without control or direction characters."""
     return "".join(c if c.isprintable() else " " for c in name)[:60]
 

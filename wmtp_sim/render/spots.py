@@ -11,6 +11,9 @@ Place = tuple[float, float]
 DIRECTIONS = (0, 180, 30, -30, 150, 210, 60, -60, 120, 240, 90, 270)
 #: Pixels between a mark's rim and the near edge of its name, nearest first.
 DISTANCES = (8.0, 20.0, 36.0, 56.0, 80.0, 110.0, 145.0, 185.0)
+#: What a line from a mark to its name costs for each mark or name that it crosses, and for each of its pixels; in
+#: pixels² of a name that covers something.
+CROSSED, FAR = 25.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Box:
         across = min(self.right, other.right) - max(self.left, other.left)
         down = min(self.bottom, other.bottom) - max(self.top, other.top)
         return max(across, 0.0) * max(down, 0.0)
+
+    def holds(self, place: Place) -> bool:
+        return self.left <= place[0] <= self.right and self.top <= place[1] <= self.bottom
 
     @property
     def area(self) -> float:
@@ -46,12 +52,16 @@ def spots(
     covers least.
     """
     taken = [_square(mark, radius) for mark, radius in zip(marks, radii, strict=True)]
-    taken.extend(obstacles)
     found = []
-    for mark, radius, size in zip(marks, radii, sizes, strict=False):
-        centre = min(_around(mark, radius, size), key=lambda c: _covered(_box(c, size), taken, frame))
-        found.append(centre)
-        taken.append(_box(centre, size))
+    for i, (mark, size) in enumerate(zip(marks, sizes, strict=False)):
+        others = [*taken[:i], *taken[i + 1 :]]
+
+        def cost(centre: Place, mark: Place = mark, size: Place = size, others: Sequence[Box] = others) -> float:
+            covered = _covered(_box(centre, size), [*others, *obstacles], frame)
+            return covered + CROSSED * _crossed(mark, centre, others) + FAR * math.dist(mark, centre)
+
+        found.append(min(_around(mark, radii[i], size), key=cost))
+        taken.append(_box(found[-1], size))
     return found
 
 
@@ -67,6 +77,13 @@ def _covered(box: Box, taken: Sequence[Box], frame: Box) -> float:
     """Pixels² that a name hides or that stick out of the frame."""
     outside = box.area - box.overlap(frame)
     return 4.0 * outside + sum(box.overlap(other) for other in taken)
+
+
+def _crossed(mark: Place, centre: Place, taken: Sequence[Box]) -> int:
+    """Boxes that the line from a mark to its name runs through, besides those it starts in."""
+    steps = [i / 24 for i in range(25)]
+    line = [(mark[0] + (centre[0] - mark[0]) * t, mark[1] + (centre[1] - mark[1]) * t) for t in steps]
+    return sum(any(box.holds(place) for place in line) and not box.holds(mark) for box in taken)
 
 
 def _box(centre: Place, size: Place) -> Box:
