@@ -17,6 +17,8 @@ PAGE, PICTURES = ".html", (".png", ".svg")
 #: Width of a picture whose figure states none, and pixels per unit of it: papers are printed.
 PICTURE_WIDTH = 1100
 SCALE = {".png": 2.0, ".svg": 1.0}
+#: Pixels below which a page's figure is scrolled sideways instead of squeezed.
+LEAST_WIDTH = 860
 
 
 def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> str:
@@ -81,7 +83,7 @@ def page(figure: Any, title: str, notes: Collection[str] = ()) -> str:
     """A whole HTML document that needs no network: plotly's script is inside."""
     body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
     paragraphs = "\n".join(f"<p>{escape(note)}</p>" for note in notes)
-    return _PAGE.format(title=escape(title), body=body, notes=paragraphs)
+    return _PAGE.format(title=escape(title), body=body, notes=paragraphs, least=LEAST_WIDTH)
 
 
 def refuse_special(path: Path) -> None:
@@ -106,11 +108,13 @@ _PAGE = """<!doctype html>
 html {{ overflow-y: scroll; }}
 body {{ margin: 0 auto; max-width: 1180px; padding: 8px; background: #fff; color: #222;
   font: 14px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }}
+.wide {{ overflow-x: auto; }}
+.wide > div {{ min-width: {least}px; }}
 p {{ margin: 0.4em 12px; max-width: 75em; }}
 </style>
 </head>
 <body>
-{body}
+<div class="wide"><div>{body}</div></div>
 {notes}
 </body>
 </html>

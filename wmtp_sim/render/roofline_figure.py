@@ -63,9 +63,8 @@ def roofline_figure(roofs: Roofline) -> Any:
 def roofline_notes(roofs: Roofline) -> list[str]:
     """What a reader must know beside the picture: labels, what has no place in it, what was measured."""
     left = [f"{p.name} ({p.phase}) {_share(p.share)}" for p in roofs.not_drawn if p.share >= 0.005]
-    lines = [
-        f"Kernels: {roofs.label}; profile {roofs.profile}. Shares are of the base step, or of the {roofs.policy} step."
-    ]
+    whose = "Shares are of the base step" + (f", or of the {roofs.policy} step." if len(roofs.steps) > 1 else ".")
+    lines = [f"Kernels: {shown(roofs.label)}; profile {shown(roofs.profile)}. {whose}"]
     if left:
         lines.append(f"Without FLOPs or over a link, so not drawn: {', '.join(left)}.")
     return [*lines, *roofs.notes]
@@ -308,13 +307,8 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
     )
     title = f"<b>{escape(series[0].kernel)}</b>: {len(seconds)} points {escape(series[0].label)}"
     axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
-    figure.update_xaxes(
-        **axis,
-        **_ticks(sizes),
-        title={"text": "size: µs by the fitted form", "font": {"size": 11}},
-        row=row,
-        col=column,
-    )
+    size = {"text": "size: µs by the fitted form", "font": {"size": 11}}
+    figure.update_xaxes(**axis, **_ticks(sizes), title=size, row=row, col=column)
     figure.update_yaxes(**axis, **_ticks(seconds + forms), row=row, col=column)
     if column == 1:
         figure.update_yaxes(title={"text": "measured, µs", "font": {"size": 11}}, row=row, col=column)
