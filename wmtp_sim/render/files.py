@@ -38,8 +38,8 @@ def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all. Raises `InputError` naming the path."""
-    write_bytes(path, text.encode())
+    """Write UTF-8 text, whole or not at all (half a surrogate pair becomes ``?``). Raises `InputError` naming the path."""
+    write_bytes(path, text.encode(errors="replace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -53,14 +53,11 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
         Path(name).chmod(_usual_mode())
         Path(name).replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a null character is a value at fault
+        raise _unwritable(path, error) from None
+    finally:  # nothing is there any more where all went well
         if name:
             Path(name).unlink(missing_ok=True)
-        raise InputError(str(path)[:200], f"cannot be written ({error.strerror})", "give another path") from None
-    except BaseException:  # an interrupt leaves no temporary file either
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_figure(figure: Any, path: Path, title: str = "wmtp", notes: Collection[str] = ()) -> None:
@@ -91,10 +88,14 @@ def refuse_special(path: Path) -> None:
     try:
         special = path.exists() and not path.is_file()
     except (OSError, ValueError) as error:
-        problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
-        raise InputError(str(path)[:200], problem, "give another path") from None
+        raise _unwritable(path, error) from None
     if special:
         raise InputError(str(path)[:200], "cannot be written (a folder, pipe or device)", "give the path of a file")
+
+
+def _unwritable(path: Path, error: Exception) -> InputError:
+    problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
+    return InputError(str(path)[:200], problem, "give another path")
 
 
 _KALEIDO = "pip install 'kaleido>=1,<2', or write .html"

@@ -295,7 +295,8 @@ def _notes(profile: Profile, operations: list[Operation], series: tuple[Series, 
     for kernel, wanted in sorted(shapes.items()):
         there = [s for s in series if s.kernel == kernel]
         points = sum(len(s.seconds) for s in there)
-        parts.append(f"{kernel} {len({s.geometry for s in there})} of {len(wanted)} ({points} points)")
+        counted = f" ({points} points)" if points else ""
+        parts.append(f"{kernel} {len({s.geometry for s in there})} of {len(wanted)}{counted}")
     yield f"Shapes shown that the profile has measured points of: {', '.join(parts)}."
 
 

@@ -53,24 +53,25 @@ def spots(
     """
     taken = [_square(mark, radius) for mark, radius in zip(marks, radii, strict=True)]
     found = []
-    for i, (mark, size) in enumerate(zip(marks, sizes, strict=False)):
-        others = [*taken[:i], *taken[i + 1 :]]
-
-        def cost(centre: Place, mark: Place = mark, size: Place = size, others: Sequence[Box] = others) -> float:
-            covered = _covered(_box(centre, size), [*others, *obstacles], frame)
-            return covered + CROSSED * _crossed(mark, centre, others) + FAR * math.dist(mark, centre)
-
-        found.append(min(_around(mark, radii[i], size), key=cost))
+    for mark, radius, size in zip(marks, radii, sizes, strict=False):
+        costs = {
+            centre: _covered(_box(centre, size), [*taken, *obstacles], frame)
+            + CROSSED * _crossed(mark, centre, taken)
+            + FAR * distance
+            for centre, distance in _around(mark, radius, size)
+        }
+        found.append(min(costs, key=costs.__getitem__))
         taken.append(_box(found[-1], size))
     return found
 
 
-def _around(mark: Place, radius: float, size: Place) -> Iterator[Place]:
+def _around(mark: Place, radius: float, size: Place) -> Iterator[tuple[Place, float]]:
+    """Centres that a name could have, and how far it would be from the mark's rim."""
     for distance in DISTANCES:
         for degrees in DIRECTIONS:
             across, down = math.cos(math.radians(degrees)), -math.sin(math.radians(degrees))
             reach = radius + distance
-            yield mark[0] + across * (reach + size[0] / 2), mark[1] + down * (reach + size[1] / 2)
+            yield (mark[0] + across * (reach + size[0] / 2), mark[1] + down * (reach + size[1] / 2)), distance
 
 
 def _covered(box: Box, taken: Sequence[Box], frame: Box) -> float:
