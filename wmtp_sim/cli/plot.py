@@ -13,7 +13,7 @@ from wmtp_sim.errors import InputError
 if TYPE_CHECKING:
     from wmtp_sim.render.roofline import Roofline
 
-plot_app = typer.Typer(help="Pictures of one step: the roofline.", no_args_is_help=True)
+plot_app = typer.Typer(help="Pictures of one step: the roofline.")
 _PANEL = "Deployment"
 
 

@@ -38,7 +38,7 @@ def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all (half a surrogate pair becomes ``?``). Raises `InputError` naming the path."""
+    """Write UTF-8 text (half a surrogate pair is a ``?``), whole or not at all. Raises `InputError` naming the path."""
     write_bytes(path, text.encode(errors="replace"))
 
 
