@@ -26,7 +26,7 @@ LABELLED = 10
 MOST_PANELS, COLUMNS = 6, 3
 #: Pixels: the picture, its margins, the room of the roofs and of one row of panels with its titles.
 WIDTH, LEFT, TOP, BOTTOM = 1100, 80, 110, 60
-ROOFS_HEIGHT, PANEL_HEIGHT, GAP = 520, 190, 85
+ROOFS_HEIGHT, PANEL_HEIGHT, GAP = 520, 190, 105
 #: A letter's width in a name and in a roof's, a line's height, and how far the memory's name is above its slope.
 TEXT_WIDTH, SMALL_TEXT_WIDTH, TEXT_HEIGHT, MEMORY_SHIFT = 6.0, 5.6, 15.0, 6
 #: Diameter of a marker whose operation is the whole step, and of the smallest: area goes as the share.
@@ -305,7 +305,7 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         row=row,
         col=column,
     )
-    title = f"<b>{escape(series[0].kernel)}</b>: {len(seconds)} points {escape(series[0].label)}"
+    title = f"<b>{escape(series[0].kernel)}</b><br>{len(seconds)} points {escape(shown(series[0].label))}"
     axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
     size = {"text": "size: µs by the fitted form", "font": {"size": 11}}
     figure.update_xaxes(**axis, **_ticks(sizes), title=size, row=row, col=column)
@@ -320,8 +320,9 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         yref="y domain",
         xanchor="left",
         yanchor="bottom",
+        align="left",
         showarrow=False,
-        font={"size": 12, "color": INK},
+        font={"size": 11, "color": INK},
         row=row,
         col=column,
     )
