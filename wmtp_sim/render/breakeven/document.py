@@ -54,7 +54,7 @@ def packed_document(table: CostTable, start: Start, command: str = "") -> dict[s
         }
         for name, terms in table.terms.items()
     }
-    fits = {name: packer.pack(np.asarray(memory.fits)) for name, memory in table.estimate.memory.items()}
+    fits = {name: packer.pack_flags(np.asarray(memory.fits)) for name, memory in table.estimate.memory.items()}
     return {
         **facts(table, start, command),
         "start": start.index(table),

@@ -25,7 +25,7 @@ class Packer:
 
     Attributes:
         attended: tokens that a windowed pass attends, [context, 1, window, 1].
-        blobs: base64 of little-endian float32.
+        blobs: base64 of little-endian float32, or of bits.
     """
 
     attended: FloatArray
@@ -51,6 +51,11 @@ class Packer:
             return {"blob": self._store(folded), "shape": list(folded.shape), "folded": True}
         return {"blob": self._store(array), "shape": list(array.shape), "folded": False}
 
+    def pack_flags(self, values: ArrayLike) -> dict[str, Any]:
+        """The same for truth values, a bit each (the first is a byte's highest)."""
+        array = _squeezed(np.asarray(values, dtype=float))
+        return {"blob": self._keep(np.packbits(array > 0).tobytes()), "shape": list(array.shape), "folded": False}
+
     def _folded(self, array: FloatArray) -> FloatArray | None:
         """The array over distinct attended tokens, or None where it is no function of them."""
         contexts, _, windows, _ = array.shape
@@ -62,7 +67,9 @@ class Packer:
         return folded if np.allclose(again, whole, rtol=_SAME, atol=0.0) else None
 
     def _store(self, array: FloatArray) -> int:
-        content = np.ascontiguousarray(array, dtype="<f4").tobytes()
+        return self._keep(np.ascontiguousarray(array, dtype="<f4").tobytes())
+
+    def _keep(self, content: bytes) -> int:
         if content not in self._known:
             self._known[content] = len(self.blobs)
             self.blobs.append(base64.b64encode(content).decode("ascii"))

@@ -10,17 +10,28 @@
 
   // --- the table -------------------------------------------------------------------------------------------------
 
-  const BLOBS = DATA.blobs.map((text) => {
-    const raw = atob(text), bytes = new Uint8Array(raw.length);
+  function bytesOf(blob) {
+    const raw = atob(DATA.blobs[blob]), bytes = new Uint8Array(raw.length);
     for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-    const view = new DataView(bytes.buffer), values = new Float64Array(bytes.length / 4);
-    for (let i = 0; i < values.length; i++) values[i] = view.getFloat32(4 * i, true);
-    return values;
-  });
+    return bytes;
+  }
+  const unpacked = new Map(); // equal arrays are stored, and unpacked, once
+  function floatsOf(blob) {
+    if (!unpacked.has(blob)) {
+      const bytes = bytesOf(blob), view = new DataView(bytes.buffer), values = new Float64Array(bytes.length / 4);
+      for (let i = 0; i < values.length; i++) values[i] = view.getFloat32(4 * i, true);
+      unpacked.set(blob, values);
+    }
+    return unpacked.get(blob);
+  }
+  const bitsOf = (blob) => {
+    const bytes = bytesOf(blob);
+    return Uint8Array.from({ length: 8 * bytes.length }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
+  };
 
   /* A function of (context, depth, window, batch) places; see pack.py for what is stored. */
-  function reader(packed) {
-    const values = BLOBS[packed.blob], shape = packed.shape;
+  function reader(packed, values = floatsOf(packed.blob)) {
+    const shape = packed.shape;
     if (packed.folded) {
       const [, depths, batches] = shape, stride = depths * batches, byDepth = depths > 1 ? batches : 0, byBatch = batches > 1 ? 1 : 0;
       return (c, d, w, b) => values[DATA.fold[c][w] * stride + d * byDepth + b * byBatch];
@@ -36,9 +47,9 @@
 
   const COSTS = {}, FITS = {};
   for (const [step, terms] of Object.entries(DATA.costs)) {
-    COSTS[step] = DATA.terms.map((term) => terms[term].map(reader));
+    COSTS[step] = DATA.terms.map((term) => terms[term].map((packed) => reader(packed)));
   }
-  for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed);
+  for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed, bitsOf(packed.blob));
 
   function sum(step, quantity, c, d, w, b) {
     let total = 0;
@@ -99,6 +110,8 @@
     for (const name of ["ground", "ink", "soft", "line", "mid"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 
+  const narrow = () => window.innerWidth < 640;
+  const everyDepth = () => (AXES.depth.length > 20 ? undefined : narrow() && AXES.depth.length > 8 ? 2 : 1);
   function ticks(values, most) {
     const step = Math.max(1, Math.ceil(values.length / most)), chosen = [];
     for (let i = values.length - 1; i >= 0; i -= step) chosen.unshift(values[i]);
@@ -149,12 +162,12 @@
         marker: { size: 15, symbol: "star", color: COLOUR[policy], line: { color: theme.ground, width: 1.5 } } });
       ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: COLOUR[policy] });
     }
-    const narrow = window.innerWidth < 640, span = depths[depths.length - 1] - depths[0] || 1;
-    if (narrow) for (const end of ends) end.text = end.text.split(",")[0];
+    const span = depths[depths.length - 1] - depths[0] || 1;
+    if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
     return { data, layout: layout(
-      { title: { text: "depth (tokens drafted per step)" }, dtick: depths.length > 20 ? undefined : 1, range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
+      { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
       { title: { text: "speedup (x)" }, range: [0, top] },
-      { margin: { l: 55, r: narrow ? 55 : 170, t: 15, b: 50 },
+      { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
         shapes: [
           { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.16)", line: { width: 0 }, layer: "below" },
           { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: theme.ink, width: 1.5 } },
@@ -172,36 +185,40 @@
     }));
     const totals = steps.map((step) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
     return { data, layout: layout({ title: { text: "draft KV policy" } }, { title: { text: "step (ms)" }, rangemode: "tozero" },
-      { barmode: "stack", annotations: totals, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" }, margin: { l: 55, r: 20, t: 45, b: 50 } }) };
+      { barmode: "stack", annotations: totals, showlegend: true, legend: { orientation: "h", y: 1.08, yanchor: "bottom", traceorder: "normal" }, margin: { l: 55, r: 20, t: narrow() ? 85 : 50, b: 50 } }) };
   }
 
-  /* The context beyond which a policy loses at every longer one: null if it wins at the longest. */
-  function losingContext(policy, d, w, b) {
-    const gains = AXES.context.map((_, c) => speedup(policy, c, d, w, b));
-    let last = gains.length - 1;
-    while (last >= 0 && gains[last] < 1) last--;
-    if (last === gains.length - 1) return null;
-    if (last < 0) return AXES.context[0];
-    const share = (gains[last] - 1) / (gains[last] - gains[last + 1]);
-    return AXES.context[last] * (AXES.context[last + 1] / AXES.context[last]) ** share;
+  /* Where a policy's speedup crosses 1.0 along the context axis, in tokens:
+   * beyond: it loses at every longer context of the grid (the shortest context where it wins at none; null where it
+   *   wins at the longest);
+   * below: it loses at every shorter one (null where it wins at the shortest, or at none). */
+  function crossings(policy, d, w, b) {
+    const gains = AXES.context.map((_, c) => speedup(policy, c, d, w, b)), wins = gains.map((gain) => gain >= 1);
+    const first = wins.indexOf(true), last = wins.lastIndexOf(true);
+    if (last < 0) return { beyond: AXES.context[0], below: null };
+    const between = (i) => AXES.context[i] * (AXES.context[i + 1] / AXES.context[i]) ** ((gains[i] - 1) / (gains[i] - gains[i + 1]));
+    return { beyond: last === gains.length - 1 ? null : between(last), below: first === 0 ? null : between(first - 1) };
   }
 
   function losingChart() {
     const [, , w, b] = place(), contexts = AXES.context, data = [], places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
-    const quiet = [], ends = [];
+    const quiet = [], ends = [], x = places.map((d) => AXES.depth[d]);
     for (const policy of POLICIES) {
-      const y = places.map((d) => losingContext(policy, d, w, b)), x = places.map((d) => AXES.depth[d]);
-      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] }, marker: { size: 6 },
-        hovertemplate: `${policy}, depth %{x}: loses beyond %{y:,.0f} tokens<extra></extra>` });
-      const shown = y.map((value, i) => i).filter((i) => y[i] !== null);
-      if (!shown.length) quiet.push(policy);
-      else ends.push({ x: x[shown[shown.length - 1]], y: Math.log10(y[shown[shown.length - 1]]), text: policy, colour: COLOUR[policy] });
+      const found = places.map((d) => crossings(policy, d, w, b));
+      const lines = { beyond: found.map((each) => each.beyond), below: found.map((each) => each.below) };
+      for (const [side, y] of Object.entries(lines)) {
+        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
+          marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${policy}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
+        const at = y.findLastIndex((value) => value !== null);
+        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: COLOUR[policy] });
+      }
+      if (found.every((each) => each.beyond === null && each.below === null)) quiet.push(policy);
     }
-    const first = Math.log10(contexts[0]), last = Math.log10(contexts[contexts.length - 1]), pad = 0.05 * (last - first || 1);
+    const first = Math.log10(contexts[0]), last = Math.log10(contexts[contexts.length - 1]), pad = 0.08 * (last - first || 1);
     const annotations = endLabels(ends, last - first || 1);
-    if (quiet.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.98, yanchor: "top", showarrow: false, text: `never within the grid: ${quiet.join(", ")}`, font: { color: theme.soft } });
-    return { data, layout: layout({ title: { text: "depth (tokens drafted per step)" }, range: [0.5, AXES.depth[AXES.depth.length - 1] + 0.5], dtick: AXES.depth.length > 20 ? undefined : 1 },
-      { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 60, t: 15, b: 50 } }) };
+    if (quiet.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false, text: `wins everywhere: ${quiet.join(", ")}`, font: { color: theme.soft } });
+    return { data, layout: layout({ title: { text: "depth (tokens drafted per step)" }, range: [0.5, AXES.depth[AXES.depth.length - 1] + 0.5], dtick: everyDepth() },
+      { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 75, t: 15, b: 50 } }) };
   }
 
   const WIN = "#0072B2", LOSE = "#D55E00";
@@ -213,7 +230,8 @@
     const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, colorbar: bar,
       colorscale: [[0, LOSE], [1 / most, theme.mid], [1, WIN]], hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
     if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
-    return { data, layout: layout(logAxis("context (tokens)", x), { title: { text: "depth" }, dtick: y.length > 20 ? undefined : 1 }, here(AXES.context[state.context], AXES.depth[state.depth])) };
+    if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
+    return { data, layout: layout(logAxis("context (tokens)", x), { title: { text: "depth" }, dtick: everyDepth() }) };
   }
   /* The largest speedup of both maps, so that they share their colours. */
   function mapTop(w, b) {
@@ -227,21 +245,20 @@
     return { name, type: "contour", x, y, z, showscale: false, hoverinfo: "skip", autocontour: false,
       contours: { start: level, end: level, size: 1, coloring: "none", showlabels: false }, line: { color: theme.ink, width: 2.5, dash, smoothing: 0 } };
   }
-  function here(x, y) {
-    return { annotations: [{ x: AXES.context.length > 1 ? Math.log10(x) : 0, y, text: "+", showarrow: false, font: { size: 22, color: theme.ink } }] };
-  }
+  /* The chosen point of a map. */
+  const here = (x, y, color) => ({ name: "chosen", x: [x], y: [y], mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: 24, color, line: { width: 2.5 } } });
 
   function lengthChart(policy) {
     const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d];
     const z = y.map((_, b) => x.map((__, c) => breakEven(policy, c, d, w, b)));
-    const data = [{ name: policy, type: "heatmap", x, y, z, colorscale: "Cividis", colorbar: { thickness: 12, outlinewidth: 0, title: { text: "AL" } },
+    const data = [{ name: policy, type: "heatmap", x, y, z, colorscale: "Cividis", colorbar: { thickness: 12, outlinewidth: 0, title: { text: "AL" } }, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
       hovertemplate: "context %{x:,}, batch %{y}: AL %{z:.3f}<extra></extra>" }];
     if (x.length > 1 && y.length > 1) {
       data.push(contour(`${policy} accept length`, x, y, z, acceptLength(policy, depth), "solid"), contour(`${policy} unwinnable`, x, y, z, depth + 1, "dot"));
       for (const line of data.slice(1)) line.line.color = "#ffffff";
     }
-    const mark = { x: x.length > 1 ? Math.log10(x[state.context]) : 0, y: y.length > 1 ? Math.log10(y[state.batch]) : 0, text: "+", showarrow: false, font: { size: 22, color: "#ffffff" } };
-    return { data, layout: layout(logAxis("context (tokens)", x), logAxis("batch (sequences)", y, 10), { annotations: [mark] }) };
+    data.push(here(x[state.context], y[state.batch], "#ffffff"));
+    return { data, layout: layout(logAxis("context (tokens)", x), logAxis("batch (sequences)", y, 10)) };
   }
 
   function windowStepChart() {
@@ -292,7 +309,8 @@
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
   const dirty = new Set(Object.keys(CHARTS));
   const seen = new Set(); // charts on the screen: drawn at once, the others when the hand rests
-  let resting = 0;
+  const BUDGET_MS = 20;
+  let resting = 0, frame = 0;
 
   function draw(id) {
     const { data, layout: made } = CHARTS[id][0]();
@@ -304,10 +322,22 @@
     const began = performance.now();
     for (const [id, [, causes]] of Object.entries(CHARTS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
     say();
-    for (const id of [...dirty]) if (seen.has(id)) draw(id);
+    drawSeen(began);
     clearTimeout(resting);
-    resting = setTimeout(flush, 200);
+    resting = setTimeout(flush, 250);
     window.wmtp.lastMoveMs = performance.now() - began;
+  }
+  /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
+  function drawSeen(began) {
+    for (const id of Object.keys(CHARTS)) {
+      if (!dirty.has(id) || !seen.has(id)) continue;
+      if (performance.now() - began > BUDGET_MS) {
+        cancelAnimationFrame(frame);
+        frame = requestAnimationFrame(() => drawSeen(performance.now()));
+        return;
+      }
+      draw(id);
+    }
   }
 
   // --- controls --------------------------------------------------------------------------------------------------
@@ -343,7 +373,7 @@
     for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
       box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
     }
-    const own = slider("windowed-alpha", "windowed drafts' α", RATE, () => state.separate ? state.windowedAlpha : state.alpha, (v) => { state.windowedAlpha = rounded(v); state.separate = true; },
+    const own = slider("windowed-alpha", "windowed α", RATE, () => state.separate ? state.windowedAlpha : state.alpha, (v) => { state.windowedAlpha = rounded(v); state.separate = true; },
       () => state.separate ? `${state.windowedAlpha.toFixed(3)}, AL ${acceptLength("ring", AXES.depth[state.depth]).toFixed(2)}` : "as native", "acceptance");
     box.append(own);
     if (state.rates) {
@@ -395,7 +425,7 @@
     const a = DATA.acceptance, d = DATA.deployment, off = DATA.policies.filter((p) => !p.offered).map((p) => p.name);
     const engine = DATA.engine.spread > 1 ? `${DATA.engine.label}, x${DATA.engine.spread} either way` : DATA.engine.label;
     const labels = [
-      `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
+      `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
       `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
       `sink ${d.sink}, TP ${d.tp}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
     ];
