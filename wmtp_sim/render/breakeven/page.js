@@ -76,6 +76,7 @@
     batch: DATA.start.batch,
     windowed: (DATA.policies.find((p) => p.name !== "native" && p.offered) || { name: WINDOWED[0] }).name,
     step: "native",
+    moved: false, // whether the acceptance is a slider's rather than the command's
   };
 
   /* 1 + the sum of survivals: tokens per step, bonus token included. */
@@ -108,6 +109,7 @@
   function readTheme() {
     const style = getComputedStyle(document.documentElement);
     for (const name of ["ground", "ink", "soft", "line", "mid"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
+    COLOUR.flag = style.getPropertyValue("--accent").trim(); // the palette's blue, or its sky blue on dark ground
   }
 
   const narrow = () => window.innerWidth < 640;
@@ -120,6 +122,12 @@
   /* A log axis for values that span octaves, with token counts as labels. */
   function logAxis(title, values, most = 6) {
     return { title: { text: title }, type: values.length > 1 ? "log" : "category", ...ticks(values, most) };
+  }
+  /* The range of a map's axis: half a cell beyond its ends, so that marks in it do not widen it. */
+  function cells(values, log) {
+    const at = log && values.length > 1 ? values.map(Math.log10) : values, last = at.length - 1;
+    if (!last) return log ? [-0.5, 0.5] : [at[0] - 0.5, at[0] + 0.5];
+    return [at[0] - (at[1] - at[0]) / 2, at[last] + (at[last] - at[last - 1]) / 2];
   }
   function layout(x, y, more = {}) {
     const axis = { gridcolor: theme.line, linecolor: theme.line, zeroline: false, automargin: true, fixedrange: true, title: { standoff: 8 } };
@@ -231,7 +239,7 @@
       colorscale: [[0, LOSE], [1 / most, theme.mid], [1, WIN]], hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
     if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
     if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
-    return { data, layout: layout(logAxis("context (tokens)", x), { title: { text: "depth" }, dtick: everyDepth() }) };
+    return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { title: { text: "depth (tokens drafted)" }, range: cells(y, false), dtick: everyDepth() }) };
   }
   /* The largest speedup of both maps, so that they share their colours. */
   function mapTop(w, b) {
@@ -258,7 +266,7 @@
       for (const line of data.slice(1)) line.line.color = "#ffffff";
     }
     data.push(here(x[state.context], y[state.batch], "#ffffff"));
-    return { data, layout: layout(logAxis("context (tokens)", x), logAxis("batch (sequences)", y, 10)) };
+    return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { ...logAxis("batch (sequences)", y, 10), range: cells(y, true) }) };
   }
 
   function windowStepChart() {
@@ -358,7 +366,11 @@
       output.textContent = words();
       input.setAttribute("aria-valuetext", words());
     };
-    input.addEventListener("input", () => { write(Number(input.value)); moved(what); });
+    input.addEventListener("input", () => {
+      write(Number(input.value));
+      state.moved ||= what === "acceptance";
+      moved(what);
+    });
     if (range.max === 0) input.disabled = true;
     controls.push(show);
     return box;
@@ -368,7 +380,7 @@
 
   function build() {
     const box = byId("sliders");
-    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => state.perPosition ? "per position" : `${state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
+    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "per position" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
     box.append(alpha);
     for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
       box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
@@ -397,8 +409,26 @@
     select.addEventListener("change", () => { state[name] = select.value; changed(); });
   }
 
+  /* Below every chart: how sure its numbers are. Costs need no acceptance. */
+  const trust = [];
+  function label() {
+    for (const figure of document.querySelectorAll("figure")) {
+      const line = element("p", "", { class: "trust" });
+      figure.append(line);
+      trust.push([line, figure.dataset.of === "gain"]);
+    }
+  }
+  function trustWords(gain) {
+    const kernels = `kernels ${DATA.profile.label}, engine ${DATA.engine.label}`;
+    if (!gain) return kernels;
+    const source = state.moved ? "assumed (slider)" : native.label.split(":")[0];
+    const other = state.separate ? "" : ", windowed as native (assumed)";
+    return `${kernels}, acceptance ${source}${other}`;
+  }
+
   /* Outputs and the sentence of the chosen point. */
   function say() {
+    for (const [line, gain] of trust) line.textContent = trustWords(gain);
     for (const show of controls) show();
     const at = place(), depth = AXES.depth[state.depth];
     const parts = DATA.policies.map(({ name, offered }) => `${name}${offered ? "" : " (what-if)"} ${speedup(name, ...at).toFixed(2)}x`);
@@ -467,6 +497,7 @@
   readTheme();
   write();
   build();
+  label();
   operations();
   say();
   byId("download").addEventListener("click", download);
