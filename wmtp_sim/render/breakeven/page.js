@@ -415,6 +415,7 @@
     for (const figure of document.querySelectorAll("figure")) {
       const line = element("p", "", { class: "trust" });
       figure.append(line);
+      figure.setAttribute("aria-label", figure.querySelector("h2, h3").textContent);
       trust.push([line, figure.dataset.of === "gain"]);
     }
   }
