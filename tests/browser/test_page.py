@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 import wmtp_sim
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.render.breakeven.page import breakeven_page
 from wmtp_sim.render.breakeven.start import opening
 from wmtp_sim.render.breakeven.table import CostTable
 
 webdriver = pytest.importorskip("selenium.webdriver")
+waiting = pytest.importorskip("selenium.webdriver.support.wait")
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.skipif(BROWSER is None or DRIVER is None, reason="no chromium, or no chromedriver"),
@@ -53,15 +55,22 @@ def browser() -> Iterator[Any]:
     driver.quit()
 
 
+def load(browser: Any, path: Path) -> None:
+    """Open a page from disk; the driver may come back while a busy machine still reads the page's last script."""
+    browser.get(path.as_uri())
+    ready = "return location.href === arguments[0] && document.readyState === 'complete' && Boolean(window.wmtp)"
+    waiting.WebDriverWait(browser, 60).until(lambda page: page.execute_script(ready, path.as_uri()))
+
+
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """``opened(named, alpha=0.8)`` opens a page from disk; at the end no error may be on the console."""
 
-    def at(named: dict[str, int], model: Any = MODEL, engine: str = "sglang", **stated: Any) -> Any:
+    def at(named: dict[str, int], model: Any = MODEL, engine: Any = "sglang", **stated: Any) -> Any:
         table = CostTable(grid(model, engine=engine))
         path = tmp_path / "report.html"
         path.write_text(breakeven_page(table, opening(table, named, **stated), "wmtp breakeven"), encoding="utf-8")
-        browser.get(path.as_uri())
+        load(browser, path)
         return browser
 
     yield at
@@ -111,7 +120,8 @@ def check(traces: dict[str, Any], answer: Any, point: tuple[int, int, int, int],
         length = whole(result.accept_length)
         line = trace(traces["speedup"], name)
         np.testing.assert_allclose(line["y"], speedup[c, :, w, b], **SAME)
-        upper, lower = (length * base / whole(each) for each in (result.cost.low_s, result.cost.high_s))
+        ends = (length * base / whole(each) for each in (result.cost.low_s, result.cost.high_s))
+        upper, lower = (np.where(whole(answer.work.depth) > 0, end, 1.0) for end in ends)
         band = np.concatenate([upper[c, :, w, b], lower[c, ::-1, w, b]])
         np.testing.assert_allclose(trace(traces["speedup"], f"{name} band")["y"], band, **SAME)
         assert trace(traces["speedup"], f"{name} best")["x"] == [DEPTHS[int(np.argmax(speedup[c, :, w, b]))]]
@@ -182,6 +192,25 @@ def test_rates_per_position(opened: Callable[..., Any]) -> None:
     assert not page.execute_script("return document.getElementById('per-position').checked")
 
 
+def test_depths_that_cannot_win_are_greyed(opened: Callable[..., Any]) -> None:
+    engine = load_engine("sglang", ["host.step_s=0.03"])
+    answer = grid(engine=engine, alpha=0.8)
+    page = opened({"depth": 3}, engine=engine, alpha=0.8)
+    read(page)
+    lost = np.broadcast_to(answer.policies["native"].unwinnable, answer.work.shape)[3, :, 1, 0]
+    assert 0 < lost.sum() < len(DEPTHS)
+    symbols = page.execute_script(
+        "return document.getElementById('speedup').data.find((t) => t.name === 'native').marker.symbol"
+    )
+    assert symbols == ["x" if is_lost else "circle" for is_lost in lost]
+    shapes = page.execute_script("return document.getElementById('speedup').layout.shapes.map((s) => [s.x0, s.x1])")
+    everywhere = np.all(
+        [np.broadcast_to(each.unwinnable, answer.work.shape)[3, :, 1, 0] for each in answer.policies.values()], axis=0
+    )
+    for depth, is_lost in zip(DEPTHS, everywhere, strict=True):
+        assert ([depth - 0.5, depth + 0.5] in shapes) == is_lost
+
+
 def test_an_accept_length_keeps_its_value(opened: Callable[..., Any]) -> None:
     page = opened({"depth": 6}, accept_length=4.5, windowed_accept_length=4.2)
     chart = read(page)["speedup"]
@@ -243,9 +272,11 @@ def test_a_phone_needs_no_sideways_scrolling(opened: Callable[..., Any]) -> None
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     page = opened({"depth": 3})
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    page.refresh()
-    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    try:
+        page = opened({"depth": 3})
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_dark_mode_follows_the_system(opened: Callable[..., Any]) -> None:
@@ -266,6 +297,6 @@ def test_axes_of_one_value_are_drawn(browser: Any, tmp_path: Path, axes: Any) ->
     table = CostTable(wmtp_sim.estimate(MODEL, GPU, context=context, depth=depth, window=window, batch=batch))
     path = tmp_path / "report.html"
     path.write_text(breakeven_page(table, opening(table, {})), encoding="utf-8")
-    browser.get(path.as_uri())
+    load(browser, path)
     assert set(read(browser)) >= {"speedup", "map-native", "window-step"}
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []

@@ -154,8 +154,8 @@
     for (const policy of POLICIES) {
       const y = depths.map((_, d) => speedup(policy, c, d, w, b));
       const length = depths.map((depth) => acceptLength(policy, depth));
-      const upper = depths.map((depth, d) => length[d] * seconds("base", c, d, w, b) / low(policy, c, d, w, b));
-      const lower = depths.map((depth, d) => length[d] * seconds("base", c, d, w, b) / high(policy, c, d, w, b));
+      const over = (cost) => depths.map((depth, d) => (depth ? length[d] * seconds("base", c, d, w, b) / cost(policy, c, d, w, b) : 1));
+      const upper = over(low), lower = over(high); // at depth 0 the step is the base step itself
       top = Math.max(top, 1.06 * Math.max(...upper));
       if (depths.length > 1) {
         data.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
@@ -171,18 +171,22 @@
       ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: COLOUR[policy] });
     }
     const span = depths[depths.length - 1] - depths[0] || 1;
+    const hopeless = depths.filter((depth, d) => POLICIES.every((policy) => breakEven(policy, c, d, w, b) > depth + 1));
+    const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
+    const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
     if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
     return { data, layout: layout(
       { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
       { title: { text: "speedup (x)" }, range: [0, top] },
       { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
         shapes: [
+          ...grey,
           { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.16)", line: { width: 0 }, layer: "below" },
           { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: theme.ink, width: 1.5 } },
           { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
         ],
         annotations: [{ xref: "paper", x: 0.01, y: 1, yanchor: "top", yshift: -3, xanchor: "left", showarrow: false, text: "break-even; below, speculation loses", font: { color: theme.soft, size: 12 } },
-          ...endLabels(ends, top)] }) };
+          ...unwinnable, ...endLabels(ends, top)] }) };
   }
 
   function termsChart() {
