@@ -19,8 +19,10 @@ DEV := $(VENV)/.dev
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
 
-demo: $(CORE) ## predict a windowed MTP step of a 35B hybrid at 1M context on one H200
+demo: $(CORE) ## predict a windowed MTP step of a 35B hybrid at 1M context on one H200, and write its page
 	$(BIN)/wmtp estimate qwen3.5-35b-a3b --gpu h200 --context 1M --depth 6 --window 4032 --sink 64 --accept-length 4.5
+	@mkdir -p build
+	$(BIN)/wmtp breakeven qwen3.5-35b-a3b --gpu h200 --accept-length 4.5 --at depth=6 -o build/breakeven.html
 
 test: $(DEV) ## run every test but the benchmarks
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/bench $(ARGS)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from wmtp_sim import __version__
+from wmtp_sim.cli.breakeven import breakeven
 from wmtp_sim.cli.calibrate import calibrate
 from wmtp_sim.cli.plot import plot_app
 from wmtp_sim.cli.profiles import profiles_app, validate
@@ -244,6 +245,7 @@ def engines_show(
     print_engine(engine, _console())
 
 
+app.command()(breakeven)
 app.command()(calibrate)
 app.command()(validate)
 app.add_typer(profiles_app, name="profiles")

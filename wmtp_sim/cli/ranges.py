@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ _EXAMPLES = {
     "--window": ("4032", "1K:16K"),
     "--sink": ("64", ""),
     "--tp": ("8", ""),
+    "--at": ("depth=6", ""),
 }
 _TOKENS = ("1M, 128K or 1_040_000", "4K:1M")
 
@@ -76,12 +78,30 @@ def rates(text: str | None, flag: str) -> list[float] | None:
 
 def gridded(axes: dict[str, list[int]]) -> tuple[NDArray[np.float64], ...]:
     """The values of each flag on an axis of its own where there are several, refusing grids too large to print."""
+    refuse_large(axes)
+    return ranged(*axes.values())
+
+
+def refuse_large(axes: dict[str, list[int]]) -> None:
+    """Raises `InputError` naming the flags of a grid with more than `MAX_GRID` points."""
     points = math.prod(len(values) for values in axes.values())
     if points > MAX_GRID:
         flags = " x ".join(flag for flag, values in axes.items() if len(values) > 1)
         hint = "narrow one, or call wmtp_sim.estimate from Python"
         raise InputError(flags, f"{points:,} points, at most {MAX_GRID:,} are printed", hint)
-    return ranged(*axes.values())
+
+
+def named_point(parts: Iterable[str], flag: str) -> dict[str, int]:
+    """A point from ``depth=6``, ``context=1M``: several flags, or one with commas."""
+    found: dict[str, int] = {}
+    for part in (piece for text in parts for piece in text.split(",")):
+        name, equals, value = part.strip().partition("=")
+        if not equals:
+            raise InputError(flag, f"{part[:40]!r} is not AXIS=VALUE", f"for example {flag} depth=6")
+        if name in found:
+            raise InputError(flag, f"{name[:40]!r} is stated twice", "keep one")
+        found[name] = whole(value, flag)
+    return found
 
 
 def _example(flag: str, a_range: bool = False) -> str:

@@ -163,7 +163,7 @@ def print_explanation(estimate: Estimate, console: Console) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("term", "operation", "runs", "ms", "GB", "GFLOP", "roof"):
             table.add_column(column, justify="left" if column in ("term", "operation", "roof") else "right")
-        entries = sorted(_summed(step.entries), key=lambda e: -e[1])
+        entries = sorted(summed(step.entries), key=lambda e: -e[1])
         for entry, seconds, moved, flops, runs in entries[:EXPLAIN_ROWS]:
             table.add_row(
                 entry.term,
@@ -182,7 +182,7 @@ def print_explanation(estimate: Estimate, console: Console) -> None:
         console.print(table)
 
 
-def _summed(entries: Iterable[Entry]) -> list[tuple[Entry, float, float, float, float]]:
+def summed(entries: Iterable[Entry]) -> list[tuple[Entry, float, float, float, float]]:
     """Operations of one name and term together: (an example, seconds, bytes, FLOPs, executions)."""
     found: dict[tuple[str, str], tuple[Entry, float, float, float, float]] = {}
     for entry in entries:

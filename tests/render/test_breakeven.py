@@ -1,0 +1,248 @@
+"""The break-even page without a browser: its table is `estimate`'s, its data is inert, and it is one whole file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wmtp_sim
+from wmtp_sim.catalog.models import load_model
+from wmtp_sim.errors import InputError
+from wmtp_sim.render.breakeven.document import breakeven_document, packed_document
+from wmtp_sim.render.breakeven.pack import Packer
+from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page, embedded
+from wmtp_sim.render.breakeven.start import as_rates, opening
+from wmtp_sim.render.breakeven.table import CostTable
+from wmtp_sim.spec.acceptance import AcceptLength, ConstantRate, SurvivalRates
+
+CONTEXTS, DEPTHS, WINDOWS, BATCHES = [2048, 65536, 2**20], [0, 1, 6], [512, 4032, 2**17], [1, 8]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(1)>",
+    "\"'`&amp;/*SCRIPT*/",
+    "\u202egnp.exe\u2066",
+    "a\u2028b\u2029c",
+    "x" * 10_000,
+]
+
+
+def table(model: Any = "qwen3.5-35b-a3b", axes: Any = (CONTEXTS, DEPTHS, WINDOWS, BATCHES), **stated: Any) -> CostTable:
+    context, depth, window, batch = wmtp_sim.open_grid(*axes)
+    sizes = {"context": context, "depth": depth, "window": window, "batch": batch}
+    return CostTable(wmtp_sim.estimate(model, stated.pop("gpu", "h200"), **sizes, **stated))
+
+
+@pytest.fixture(scope="module")
+def usual() -> CostTable:
+    return table()
+
+
+def unpacked(document: dict[str, Any], packed: dict[str, Any]) -> np.ndarray:
+    """An array as the page reads it, over the whole grid."""
+    shape = tuple(len(document["axes"][name]) for name in ("context", "depth", "window", "batch"))
+    content = base64.b64decode(document["blobs"][packed["blob"]])
+    values = np.frombuffer(content, "<f4").reshape(packed["shape"])
+    if packed["folded"]:
+        values = np.moveaxis(values[np.asarray(document["fold"])], 1, 2)
+    return np.broadcast_to(values.astype(float), shape)
+
+
+def as_page_sums(document: dict[str, Any], step: str, quantity: int) -> np.ndarray:
+    return sum(unpacked(document, document["costs"][step][term][quantity]) for term in document["terms"])
+
+
+@pytest.mark.parametrize(("model", "engine"), [("qwen3.5-35b-a3b", "sglang"), ("deepseek-v3.2", "llama.cpp")])
+def test_the_embedded_table_is_estimates(model: str, engine: str) -> None:
+    costs = table(model, engine=engine, gpu="b200")
+    document = packed_document(costs, opening(costs, {}))
+    for c, context in enumerate(CONTEXTS):
+        for d, depth in enumerate(DEPTHS):
+            for w, window in enumerate(WINDOWS):
+                for b, batch in enumerate(BATCHES):
+                    sizes = {"context": context, "depth": depth, "window": window, "batch": batch}
+                    answer = wmtp_sim.estimate(model, "b200", engine=engine, **sizes)
+                    named = {"base": answer.base} | {name: each.cost for name, each in answer.policies.items()}
+                    for name, cost in named.items() if depth else [("base", answer.base), ("ring", answer.base)]:
+                        at = (c, d, w, b)
+                        spread, bound = costs.spread, as_page_sums(document, name, 3)[at]
+                        low = max(as_page_sums(document, name, 1)[at] / spread, bound)
+                        assert as_page_sums(document, name, 0)[at] == pytest.approx(float(cost.step_s), rel=1e-6)
+                        assert low == pytest.approx(float(cost.low_s), rel=1e-6)
+                        high = as_page_sums(document, name, 2)[at] * spread
+                        assert high == pytest.approx(float(cost.high_s), rel=1e-6)
+                        for term in document["terms"]:
+                            seen = unpacked(document, document["costs"][name][term][0])[at]
+                            assert seen == pytest.approx(float(cost.terms[term]), rel=1e-6)
+
+
+def test_fits_are_carried(usual: CostTable) -> None:
+    document = packed_document(usual, opening(usual, {}))
+    for name, memory in usual.estimate.memory.items():
+        packed = document["fits"][name]
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(document["blobs"][packed["blob"]]), np.uint8))
+        flags = bits[: np.prod(packed["shape"])].reshape(packed["shape"])
+        assert np.array_equal(np.broadcast_to(flags, usual.shape), np.broadcast_to(memory.fits, usual.shape))
+
+
+def test_arrays_that_do_not_fold_are_kept_whole() -> None:
+    attended = np.minimum(np.reshape([10.0, 20.0], (2, 1, 1, 1)), np.reshape([5.0, 15.0], (1, 1, 2, 1)))
+    packer = Packer(attended)
+    unruly = np.arange(8.0).reshape(2, 1, 2, 2)
+    assert packer.pack(unruly) == {"blob": 0, "shape": [2, 1, 2, 2], "folded": False}
+    assert packer.pack(attended)["folded"]
+    assert packer.pack(np.full((2, 3, 2, 2), 7.0))["shape"] == [1, 1, 1, 1]
+    assert packer.pack(7.0)["blob"] == 2  # equal arrays are stored once
+
+
+def test_the_document_for_programs(usual: CostTable) -> None:
+    document = json.loads(json.dumps(breakeven_document(usual, opening(usual, {}, alpha=0.7)), allow_nan=False))
+    assert document["schema"] == "wmtp-breakeven/1"
+    assert document["axes"] == dict(
+        zip(("context", "depth", "window", "batch"), (CONTEXTS, DEPTHS, WINDOWS, BATCHES), strict=True)
+    )
+    ring = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=2**20, depth=6, window=4032, batch=8).policies["ring"]
+    costs = document["costs"]["ring"]
+    assert costs["step_s"][2][2][1][1] == pytest.approx(float(ring.cost.step_s), rel=1e-12)
+    assert costs["margin"][2][2][1][1] == pytest.approx(float(ring.margin), rel=1e-9)
+    seen = costs["break_even_accept_length"][2][2][1][1]
+    assert seen == pytest.approx(float(ring.break_even_accept_length), rel=1e-12)
+    assert all(len(listed) <= 10 for listed in document["operations"].values())
+    assert {each["known"] for each in document["operations"]["native"]} <= {"measured", "fitted", "assumed"}
+
+
+# --- the page --------------------------------------------------------------------------------------------------
+
+
+class Skeleton(HTMLParser):
+    """Elements that are opened and never closed, every address, and the text of each script."""
+
+    VOID = ("meta", "input", "link", "br", "img")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+
+def named(name: str) -> CostTable:
+    return table(load_model("qwen3.5-35b-a3b").model_copy(update={"name": name}))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
+def test_hostile_names_are_inert(name: str) -> None:
+    costs = named(name)
+    page = breakeven_page(costs, opening(costs, {}), command=f"wmtp breakeven {name}")
+    skeleton = Skeleton(page)
+    assert page.startswith("<!DOCTYPE html>")
+    assert skeleton.open == []
+    assert skeleton.addresses == []  # nothing is loaded from anywhere
+    assert len(skeleton.ids) == len(set(skeleton.ids))
+    assert len(skeleton.scripts) == 3
+    data = skeleton.scripts[1]
+    assert data.isascii()
+    assert not set(data) & set("<>&")
+    assert json.loads(data)["model"] == (name if len(name) <= 200 else name[:199] + "…")
+    for text in (page[: page.index("<script>")], skeleton.scripts[2]):
+        assert name not in text
+
+
+def test_the_page_fetches_nothing() -> None:
+    folder = Path(wmtp_sim.__file__).parent / "render" / "breakeven"
+    for name in ("page.html", "page.css", "page.js"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert re.search(r"https?:|//cdn|@import|fetch\(|XMLHttpRequest|innerHTML|document\.write|eval\(", text) is None
+    assert "default-src 'none'" in (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_script_data_is_escaped() -> None:
+    assert embedded({"a": "</script>&\u2028"}) == '{"a":"\\u003c/script\\u003e\\u0026\\u2028"}'
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llama.cpp"])
+def test_a_large_grid_is_small_and_fast(engine: str) -> None:
+    contexts = np.unique(np.round(np.geomspace(4096, 2**20, 60)))
+    windows = np.unique(np.round(np.geomspace(256, 16384, 12)))
+    began = time.perf_counter()
+    costs = table(axes=(contexts, range(16), windows, 2 ** np.arange(8)), engine=engine)
+    page = breakeven_page(costs, opening(costs, {"depth": 6}, accept_length=4.5))
+    assert time.perf_counter() - began < 3.0
+    assert costs.shape == (60, 16, 12, 8)
+    assert len(page.encode()) <= MAX_BYTES
+
+
+# --- where it opens --------------------------------------------------------------------------------------------
+
+
+def test_acceptance_reaches_every_depth(usual: CostTable) -> None:
+    length = as_rates(AcceptLength(4.5, 6, "measured"), 6)
+    assert 1 + sum(length["alpha"] ** j for j in range(1, 7)) == pytest.approx(4.5, rel=1e-12)
+    assert length["label"] == "measured: AL 4.5 at depth 6; one rate at all positions is assumed"
+    assert as_rates(ConstantRate(0.7), 3) | {"label": ""} == {
+        "alpha": 0.7,
+        "rates": None,
+        "label": "",
+        "kind": "alpha",
+    }
+    assert as_rates(SurvivalRates([0.8, 0.4]), 2)["rates"] == pytest.approx([0.8, 0.5])
+    assert as_rates(None, 3)["label"].startswith("assumed")
+    assert opening(usual, {}).point == {"context": 2**20, "depth": 1, "window": 4032, "batch": 1}
+
+
+@pytest.mark.parametrize(
+    ("named_values", "stated", "field"),
+    [
+        ({"depth": 5}, {}, "--at"),
+        ({"depth": 0}, {}, "--at"),
+        ({"speed": 5}, {}, "--at"),
+        ({}, {"accept_length": 3.0}, "--accept-length"),
+        ({}, {"windowed_accept_length": 3.0}, "--windowed-accept-length"),
+        ({"depth": 1}, {"windowed_accept_length": 3.0}, "--windowed-accept-length"),
+        ({"depth": 1}, {"accept_length": 3.0}, "--accept-length"),
+        ({}, {"alpha": 1.5}, "--alpha"),
+        ({}, {"survival": [0.9]}, "--survival"),
+        ({}, {"survival": [0.9], "alpha": 0.5}, "--survival and --alpha"),
+    ],
+)
+def test_starts_that_cannot_be(
+    usual: CostTable, named_values: dict[str, int], stated: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        opening(usual, named_values, **stated)
+    assert refused.value.field == field
+
+
+def test_nothing_drafted_is_refused() -> None:
+    with pytest.raises(InputError, match="--depth"):
+        table(axes=(CONTEXTS, [0], WINDOWS, BATCHES))
+    with pytest.raises(InputError, match="--drafter"):
+        table(drafter="none")
+
+
+# --- files -----------------------------------------------------------------------------------------------------

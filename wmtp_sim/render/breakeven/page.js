@@ -1,0 +1,518 @@
+"use strict";
+/* The explorer: costs come from the embedded table, acceptance from the sliders; nothing is fetched. Seconds and tokens. */
+(() => {
+  const DATA = JSON.parse(document.getElementById("data").textContent);
+  const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
+  const COLOUR = { base: "#888888", native: "#D55E00", flag: "#0072B2", ring: "#009E73" };
+  const TERM_COLOUR = { draft: "#E69F00", verify: "#56B4E9", extend: "#CC79A7", sample: "#F0E442", host: "#999999" };
+  const DASH = { native: "solid", flag: "solid", ring: "dash" };
+  const byId = (id) => document.getElementById(id);
+
+  // --- the table -------------------------------------------------------------------------------------------------
+
+  function bytesOf(blob) {
+    const raw = atob(DATA.blobs[blob]), bytes = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+    return bytes;
+  }
+  const unpacked = new Map(); // equal arrays are stored, and unpacked, once
+  function floatsOf(blob) {
+    if (!unpacked.has(blob)) {
+      const bytes = bytesOf(blob), view = new DataView(bytes.buffer), values = new Float64Array(bytes.length / 4);
+      for (let i = 0; i < values.length; i++) values[i] = view.getFloat32(4 * i, true);
+      unpacked.set(blob, values);
+    }
+    return unpacked.get(blob);
+  }
+  const bitsOf = (blob) => {
+    const bytes = bytesOf(blob);
+    return Uint8Array.from({ length: 8 * bytes.length }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
+  };
+
+  /* A function of (context, depth, window, batch) places; see pack.py for what is stored. */
+  function reader(packed, values = floatsOf(packed.blob)) {
+    const shape = packed.shape;
+    if (packed.folded) {
+      const [, depths, batches] = shape, stride = depths * batches, byDepth = depths > 1 ? batches : 0, byBatch = batches > 1 ? 1 : 0;
+      return (c, d, w, b) => values[DATA.fold[c][w] * stride + d * byDepth + b * byBatch];
+    }
+    let length = 1;
+    const strides = [0, 0, 0, 0];
+    for (let axis = 3; axis >= 0; axis--) {
+      strides[axis] = shape[axis] > 1 ? length : 0;
+      length *= shape[axis];
+    }
+    return (c, d, w, b) => values[c * strides[0] + d * strides[1] + w * strides[2] + b * strides[3]];
+  }
+
+  const COSTS = {}, FITS = {};
+  for (const [step, terms] of Object.entries(DATA.costs)) {
+    COSTS[step] = DATA.terms.map((term) => terms[term].map((packed) => reader(packed)));
+  }
+  for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed, bitsOf(packed.blob));
+
+  function sum(step, quantity, c, d, w, b) {
+    let total = 0;
+    for (const term of COSTS[step]) total += term[quantity](c, d, w, b);
+    return total;
+  }
+  const seconds = (step, c, d, w, b) => sum(step, 0, c, d, w, b);
+  const low = (step, c, d, w, b) => Math.max(sum(step, 1, c, d, w, b) / DATA.engine.spread, sum(step, 3, c, d, w, b));
+  const high = (step, c, d, w, b) => sum(step, 2, c, d, w, b) * DATA.engine.spread;
+  const breakEven = (step, c, d, w, b) => seconds(step, c, d, w, b) / seconds("base", c, d, w, b);
+
+  // --- acceptance ------------------------------------------------------------------------------------------------
+
+  const native = DATA.acceptance.native, windowed = DATA.acceptance.windowed;
+  const state = {
+    alpha: native.alpha,
+    rates: native.rates ? native.rates.slice() : null, // conditional, per position
+    perPosition: native.rates !== null,
+    separate: windowed !== null, // whether windowed drafts accept at a rate of their own
+    windowedAlpha: windowed ? windowed.alpha : native.alpha,
+    context: DATA.start.context,
+    depth: DATA.start.depth,
+    window: DATA.start.window,
+    batch: DATA.start.batch,
+    windowed: (DATA.policies.find((p) => p.name !== "native" && p.offered) || { name: WINDOWED[0] }).name,
+    step: "native",
+    moved: false, // whether the acceptance is a slider's rather than the command's
+  };
+
+  /* 1 + the sum of survivals: tokens per step, bonus token included. */
+  function acceptLength(policy, depth) {
+    const own = policy !== "native" && state.separate;
+    let survival = 1, length = 1;
+    for (let j = 0; j < depth; j++) {
+      survival *= own ? state.windowedAlpha : state.perPosition ? state.rates[j] : state.alpha;
+      length += survival;
+    }
+    return length;
+  }
+  const speedup = (policy, c, d, w, b) => acceptLength(policy, AXES.depth[d]) / breakEven(policy, c, d, w, b);
+
+  // --- words -----------------------------------------------------------------------------------------------------
+
+  function tokens(count) {
+    if (count >= 1048576 && count % 1048576 === 0) return `${count / 1048576}M`;
+    if (count >= 1024 && count % 1024 === 0) return `${count / 1024}K`;
+    return count.toLocaleString("en-US");
+  }
+  const about = (count) => count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
+  const ms = (s) => s >= 0.1 ? (s * 1e3).toFixed(0) : s >= 1e-3 ? (s * 1e3).toFixed(2) : (s * 1e3).toFixed(3);
+  const percent = (x) => `${(100 * x).toFixed(1)} %`;
+  const place = () => [state.context, state.depth, state.window, state.batch];
+
+  // --- charts ----------------------------------------------------------------------------------------------------
+
+  let theme = {};
+  function readTheme() {
+    const style = getComputedStyle(document.documentElement);
+    for (const name of ["ground", "ink", "soft", "line", "mid"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
+    COLOUR.flag = style.getPropertyValue("--accent").trim(); // the palette's blue, or its sky blue on dark ground
+  }
+
+  const narrow = () => window.innerWidth < 640;
+  const everyDepth = () => (AXES.depth.length > 20 ? undefined : narrow() && AXES.depth.length > 8 ? 2 : 1);
+  function ticks(values, most) {
+    const step = Math.max(1, Math.ceil(values.length / most)), chosen = [];
+    for (let i = values.length - 1; i >= 0; i -= step) chosen.unshift(values[i]);
+    return { tickmode: "array", tickvals: chosen, ticktext: chosen.map((v) => (v >= 4096 && v % 1024 ? about(v) : tokens(v))) };
+  }
+  /* A log axis for values that span octaves, with token counts as labels. */
+  function logAxis(title, values, most = 6) {
+    return { title: { text: title }, type: values.length > 1 ? "log" : "category", ...ticks(values, most) };
+  }
+  /* The range of a map's axis: half a cell beyond its ends, so that marks in it do not widen it. */
+  function cells(values, log) {
+    const at = log && values.length > 1 ? values.map(Math.log10) : values, last = at.length - 1;
+    if (!last) return log ? [-0.5, 0.5] : [at[0] - 0.5, at[0] + 0.5];
+    return [at[0] - (at[1] - at[0]) / 2, at[last] + (at[last] - at[last - 1]) / 2];
+  }
+  function layout(x, y, more = {}) {
+    const axis = { gridcolor: theme.line, linecolor: theme.line, zeroline: false, automargin: true, fixedrange: true, title: { standoff: 8 } };
+    const titled = (own) => ({ ...axis, ...own, title: { ...axis.title, ...own.title } });
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: theme.ink, size: 13, family: "system-ui, sans-serif" },
+      margin: { l: 55, r: 20, t: 15, b: 50 }, showlegend: false, hovermode: "closest", ...more, xaxis: titled(x), yaxis: titled(y),
+    };
+  }
+
+  /* Direct labels at line ends, moved apart where they would overlap. Values of a linear axis. */
+  function endLabels(ends, span) {
+    const gap = 0.06 * span, sorted = ends.filter((end) => Number.isFinite(end.y)).sort((a, b) => a.y - b.y);
+    let last = -Infinity;
+    return sorted.map((end) => {
+      last = Math.max(end.y, last + gap);
+      return { x: end.x, y: last, text: end.text, xanchor: "left", xshift: 8, showarrow: false, font: { color: end.colour, size: 13 } };
+    });
+  }
+
+  function speedupChart() {
+    const [c, , w, b] = place(), depths = AXES.depth, data = [], ends = [];
+    let top = 1.2;
+    for (const policy of POLICIES) {
+      const y = depths.map((_, d) => speedup(policy, c, d, w, b));
+      const length = depths.map((depth) => acceptLength(policy, depth));
+      const over = (cost) => depths.map((depth, d) => (depth ? length[d] * seconds("base", c, d, w, b) / cost(policy, c, d, w, b) : 1));
+      const upper = over(low), lower = over(high); // at depth 0 the step is the base step itself
+      top = Math.max(top, 1.06 * Math.max(...upper));
+      if (depths.length > 1) {
+        data.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
+          mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: COLOUR[policy] + "1c", hoverinfo: "skip" });
+      }
+      const dead = depths.map((depth, d) => breakEven(policy, c, d, w, b) > depth + 1);
+      data.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] },
+        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : COLOUR[policy])) },
+        hovertemplate: `${policy}, depth %{x}: %{y:.3f}x<extra></extra>` });
+      const best = y.indexOf(Math.max(...y));
+      data.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
+        marker: { size: 15, symbol: "star", color: COLOUR[policy], line: { color: theme.ground, width: 1.5 } } });
+      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: COLOUR[policy] });
+    }
+    const span = depths[depths.length - 1] - depths[0] || 1;
+    const hopeless = depths.filter((depth, d) => POLICIES.every((policy) => breakEven(policy, c, d, w, b) > depth + 1));
+    const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
+    const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
+    if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
+    return { data, layout: layout(
+      { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
+      { title: { text: "speedup (x)" }, range: [0, top] },
+      { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
+        shapes: [
+          ...grey,
+          { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.16)", line: { width: 0 }, layer: "below" },
+          { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: theme.ink, width: 1.5 } },
+          { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
+        ],
+        annotations: [{ xref: "paper", x: 0.01, y: 1, yanchor: "top", yshift: -3, xanchor: "left", showarrow: false, text: "break-even; below, speculation loses", font: { color: theme.soft, size: 12 } },
+          ...unwinnable, ...endLabels(ends, top)] }) };
+  }
+
+  function termsChart() {
+    const steps = ["base", ...POLICIES], at = place();
+    const data = DATA.terms.map((term, i) => ({
+      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: TERM_COLOUR[term] },
+      hovertemplate: `%{x}, ${term}: %{y:.3f} ms<extra></extra>`,
+    }));
+    const totals = steps.map((step) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
+    return { data, layout: layout({ title: { text: "draft KV policy" } }, { title: { text: "step (ms)" }, rangemode: "tozero" },
+      { barmode: "stack", annotations: totals, showlegend: true, legend: { orientation: "h", y: 1.08, yanchor: "bottom", traceorder: "normal" }, margin: { l: 55, r: 20, t: narrow() ? 85 : 50, b: 50 } }) };
+  }
+
+  /* Where a policy's speedup crosses 1.0 along the context axis, in tokens:
+   * beyond: it loses at every longer context of the grid (the shortest context where it wins at none; null where it
+   *   wins at the longest);
+   * below: it loses at every shorter one (null where it wins at the shortest, or at none). */
+  function crossings(policy, d, w, b) {
+    const gains = AXES.context.map((_, c) => speedup(policy, c, d, w, b)), wins = gains.map((gain) => gain >= 1);
+    const first = wins.indexOf(true), last = wins.lastIndexOf(true);
+    if (last < 0) return { beyond: AXES.context[0], below: null };
+    const between = (i) => AXES.context[i] * (AXES.context[i + 1] / AXES.context[i]) ** ((gains[i] - 1) / (gains[i] - gains[i + 1]));
+    return { beyond: last === gains.length - 1 ? null : between(last), below: first === 0 ? null : between(first - 1) };
+  }
+
+  function losingChart() {
+    const [, , w, b] = place(), contexts = AXES.context, data = [], places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
+    const quiet = [], ends = [], x = places.map((d) => AXES.depth[d]);
+    for (const policy of POLICIES) {
+      const found = places.map((d) => crossings(policy, d, w, b));
+      const lines = { beyond: found.map((each) => each.beyond), below: found.map((each) => each.below) };
+      for (const [side, y] of Object.entries(lines)) {
+        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
+          marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${policy}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
+        const at = y.findLastIndex((value) => value !== null);
+        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: COLOUR[policy] });
+      }
+      if (found.every((each) => each.beyond === null && each.below === null)) quiet.push(policy);
+    }
+    const first = Math.log10(contexts[0]), last = Math.log10(contexts[contexts.length - 1]), pad = 0.08 * (last - first || 1);
+    const annotations = endLabels(ends, last - first || 1);
+    if (quiet.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false, text: `wins everywhere: ${quiet.join(", ")}`, font: { color: theme.soft } });
+    return { data, layout: layout({ title: { text: "depth (tokens drafted per step)" }, range: [0.5, AXES.depth[AXES.depth.length - 1] + 0.5], dtick: everyDepth() },
+      { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 75, t: 15, b: 50 } }) };
+  }
+
+  const WIN = "#0072B2", LOSE = "#D55E00";
+  function mapChart(policy) {
+    const [, , w, b] = place(), places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
+    const x = AXES.context, y = places.map((d) => AXES.depth[d]);
+    const z = places.map((d) => x.map((_, c) => speedup(policy, c, d, w, b)));
+    const most = Math.max(2, mapTop(w, b)), bar = { thickness: 12, outlinewidth: 0, title: { text: "x" } };
+    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, colorbar: bar,
+      colorscale: [[0, LOSE], [1 / most, theme.mid], [1, WIN]], hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
+    if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
+    if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
+    return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { title: { text: "depth (tokens drafted)" }, range: cells(y, false), dtick: everyDepth() }) };
+  }
+  /* The largest speedup of both maps, so that they share their colours. */
+  function mapTop(w, b) {
+    let most = 0;
+    for (const policy of ["native", state.windowed]) {
+      AXES.depth.forEach((_, d) => AXES.context.forEach((__, c) => { most = Math.max(most, speedup(policy, c, d, w, b)); }));
+    }
+    return most;
+  }
+  function contour(name, x, y, z, level, dash) {
+    return { name, type: "contour", x, y, z, showscale: false, hoverinfo: "skip", autocontour: false,
+      contours: { start: level, end: level, size: 1, coloring: "none", showlabels: false }, line: { color: theme.ink, width: 2.5, dash, smoothing: 0 } };
+  }
+  /* The chosen point of a map. */
+  const here = (x, y, color) => ({ name: "chosen", x: [x], y: [y], mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: 24, color, line: { width: 2.5 } } });
+
+  function lengthChart(policy) {
+    const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d];
+    const z = y.map((_, b) => x.map((__, c) => breakEven(policy, c, d, w, b)));
+    const data = [{ name: policy, type: "heatmap", x, y, z, colorscale: "Cividis", colorbar: { thickness: 12, outlinewidth: 0, title: { text: "AL" } }, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
+      hovertemplate: "context %{x:,}, batch %{y}: AL %{z:.3f}<extra></extra>" }];
+    if (x.length > 1 && y.length > 1) {
+      data.push(contour(`${policy} accept length`, x, y, z, acceptLength(policy, depth), "solid"), contour(`${policy} unwinnable`, x, y, z, depth + 1, "dot"));
+      for (const line of data.slice(1)) line.line.color = "#ffffff";
+    }
+    data.push(here(x[state.context], y[state.batch], "#ffffff"));
+    return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { ...logAxis("batch (sequences)", y, 10), range: cells(y, true) }) };
+  }
+
+  function windowStepChart() {
+    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: COLOUR.native }];
+    for (const policy of WINDOWED) {
+      const y = x.map((_, w) => 1e3 * seconds(policy, c, d, w, b));
+      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: COLOUR[policy] });
+    }
+    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: COLOUR.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
+    return { data, layout: windowLayout("step (ms)", data, ends) };
+  }
+
+  function windowMarginChart() {
+    const [c, d, , b] = place(), x = AXES.window, data = [], ends = [];
+    for (const policy of WINDOWED) {
+      const margin = x.map((_, w) => seconds("native", c, d, w, b) / seconds(policy, c, d, w, b) - 1);
+      const loss = margin.map((m) => 100 * m / (1 + m));
+      const line = { color: COLOUR[policy], width: 2.5 };
+      data.push({ name: `${policy} margin`, x, y: margin.map((m) => 100 * m), mode: "lines+markers", line, hovertemplate: `${policy}, window %{x:,}: margin %{y:.2f} %<extra></extra>` });
+      data.push({ name: `${policy} cancelling loss`, x, y: loss, mode: "lines+markers", line: { ...line, dash: "dash", width: 1.5 }, marker: { size: 4 }, hovertemplate: `${policy}, window %{x:,}: cancelled by %{y:.2f} % of AL<extra></extra>` });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: COLOUR[policy] });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: COLOUR[policy] });
+    }
+    return { data, layout: windowLayout("%", data, ends) };
+  }
+  function windowLayout(title, data, ends) {
+    const all = data.flatMap((trace) => trace.y), least = Math.min(0, ...all), most = Math.max(...all, 1e-9), span = 1.12 * (most - least), chosen = AXES.window[state.window];
+    const made = layout(logAxis("window (tokens)", AXES.window), { title: { text: title }, range: [least - (least < 0 ? 0.05 * span : 0), least + span] },
+      { margin: { l: 60, r: 60, t: 15, b: 50 }, annotations: endLabels(ends, span) });
+    if (AXES.window.length > 1) made.shapes = [{ type: "line", yref: "paper", y0: 0, y1: 1, x0: chosen, x1: chosen, line: { color: theme.soft, width: 1, dash: "dot" } }];
+    else for (const label of made.annotations) label.x = 0;
+    return made;
+  }
+
+  /* Each chart, and what moves it. */
+  const CHARTS = {
+    speedup: [speedupChart, "acceptance context window batch depth"],
+    terms: [termsChart, "context window batch depth"],
+    losing: [losingChart, "acceptance window batch"],
+    "map-native": [() => mapChart("native"), "acceptance window batch context depth windowed"],
+    "map-windowed": [() => mapChart(state.windowed), "acceptance window batch context depth windowed"],
+    "length-native": [() => lengthChart("native"), "acceptance window depth context batch"],
+    "length-windowed": [() => lengthChart(state.windowed), "acceptance window depth context batch windowed"],
+    "window-step": [windowStepChart, "context depth batch window"],
+    "window-margin": [windowMarginChart, "context depth batch window"],
+  };
+  const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
+  const dirty = new Set(Object.keys(CHARTS));
+  const seen = new Set(); // charts on the screen: drawn at once, the others when the hand rests
+  const BUDGET_MS = 20;
+  let resting = 0, frame = 0;
+
+  function draw(id) {
+    const { data, layout: made } = CHARTS[id][0]();
+    Plotly.react(byId(id), data, made, CONFIG);
+    dirty.delete(id);
+  }
+  const flush = () => { for (const id of [...dirty]) draw(id); };
+  function moved(what) {
+    const began = performance.now();
+    for (const [id, [, causes]] of Object.entries(CHARTS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
+    say();
+    drawSeen(began);
+    clearTimeout(resting);
+    resting = setTimeout(flush, 250);
+    window.wmtp.lastMoveMs = performance.now() - began;
+  }
+  /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
+  function drawSeen(began) {
+    for (const id of Object.keys(CHARTS)) {
+      if (!dirty.has(id) || !seen.has(id)) continue;
+      if (performance.now() - began > BUDGET_MS) {
+        cancelAnimationFrame(frame);
+        frame = requestAnimationFrame(() => drawSeen(performance.now()));
+        return;
+      }
+      draw(id);
+    }
+  }
+
+  // --- controls --------------------------------------------------------------------------------------------------
+
+  const controls = [];
+  function element(tag, text, attributes = {}) {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+  function slider(id, name, range, read, write, words, what) {
+    const box = element("label", undefined, { class: "slider", for: id }), output = element("output", "", { for: id });
+    const input = element("input", undefined, { type: "range", id, ...range });
+    box.append(element("span", name), output, input);
+    const show = () => {
+      input.value = read();
+      output.textContent = words();
+      input.setAttribute("aria-valuetext", words());
+    };
+    input.addEventListener("input", () => {
+      write(Number(input.value));
+      state.moved ||= what === "acceptance";
+      moved(what);
+    });
+    if (range.max === 0) input.disabled = true;
+    controls.push(show);
+    return box;
+  }
+  const RATE = { min: 0, max: 1, step: "any" }; // a stated rate stays exact until it is moved
+  const rounded = (value) => Math.round(value * 1000) / 1000;
+
+  function build() {
+    const box = byId("sliders");
+    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "per position" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
+    box.append(alpha);
+    for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
+      box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
+    }
+    const own = slider("windowed-alpha", "windowed α", RATE, () => state.separate ? state.windowedAlpha : state.alpha, (v) => { state.windowedAlpha = rounded(v); state.separate = true; },
+      () => state.separate ? `${state.windowedAlpha.toFixed(3)}, AL ${acceptLength("ring", AXES.depth[state.depth]).toFixed(2)}` : "as native", "acceptance");
+    box.append(own);
+    if (state.rates) {
+      const details = element("details"), inside = element("div"), tick = element("label", undefined, { class: "tick" });
+      const check = element("input", undefined, { type: "checkbox", id: "per-position" });
+      check.addEventListener("change", () => { state.perPosition = check.checked; moved("acceptance"); });
+      controls.push(() => { check.checked = state.perPosition; });
+      tick.append(check, element("span", "per-position rates"));
+      inside.append(tick);
+      state.rates.forEach((_, j) => inside.append(slider(`rate-${j + 1}`, `a${j + 1}`, RATE, () => state.rates[j], (v) => { state.rates[j] = rounded(v); state.perPosition = true; }, () => state.rates[j].toFixed(3), "acceptance")));
+      details.append(element("summary", "Acceptance per position (conditional)"), inside);
+      box.append(details);
+    }
+    pick("windowed", WINDOWED, () => moved("windowed"));
+    pick("step", Object.keys(DATA.operations), operations);
+  }
+  function pick(name, values, changed) {
+    const select = byId(name);
+    for (const value of values) select.append(element("option", value, { value }));
+    select.value = state[name];
+    select.addEventListener("change", () => { state[name] = select.value; changed(); });
+  }
+
+  /* Below every chart: how sure its numbers are. Costs need no acceptance. */
+  const trust = [];
+  function label() {
+    for (const figure of document.querySelectorAll("figure")) {
+      const line = element("p", "", { class: "trust" });
+      figure.append(line);
+      figure.setAttribute("aria-label", figure.querySelector("h2, h3").textContent);
+      trust.push([line, figure.dataset.of === "gain"]);
+    }
+  }
+  function trustWords(gain) {
+    const kernels = `kernels ${DATA.profile.label}, engine ${DATA.engine.label}`;
+    if (!gain) return kernels;
+    const source = state.moved ? "assumed (slider)" : native.label.split(":")[0];
+    const other = state.separate ? "" : ", windowed as native (assumed)";
+    return `${kernels}, acceptance ${source}${other}`;
+  }
+
+  /* Outputs and the sentence of the chosen point. */
+  function say() {
+    for (const [line, gain] of trust) line.textContent = trustWords(gain);
+    for (const show of controls) show();
+    const at = place(), depth = AXES.depth[state.depth];
+    const parts = DATA.policies.map(({ name, offered }) => `${name}${offered ? "" : " (what-if)"} ${speedup(name, ...at).toFixed(2)}x`);
+    const over = POLICIES.filter((p) => FITS[p] && !FITS[p](...at));
+    const gains = POLICIES.map((p) => speedup(p, ...at)), most = Math.max(...gains);
+    const word = !depth ? "Depth 0 drafts nothing" : most > 1.005 ? "Speculation pays" : most < 0.995 ? "Speculation loses" : "Speculation breaks even";
+    byId("verdict").textContent = `${word} at depth ${depth}: ${parts.join(", ")}.${over.length ? ` Does not fit in memory: ${over.join(", ")}.` : ""}`;
+  }
+
+  function operations() {
+    const body = byId("operations"), number = (text) => element("td", text, { class: "number" });
+    body.replaceChildren(...DATA.operations[state.step].map((each) => {
+      const row = element("tr");
+      row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
+        number((each.bytes / 1e9).toFixed(3)), number((each.flops / 1e9).toFixed(1)), element("td", each.roof), element("td", each.known));
+      return row;
+    }));
+  }
+
+  function write() {
+    const words = { model: DATA.model, gpu: DATA.gpu, engine: DATA.engine.name, drafter: DATA.drafter, command: DATA.command };
+    for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
+    document.title = `Break-even: ${DATA.model} on ${DATA.gpu}`;
+    const a = DATA.acceptance, d = DATA.deployment, off = DATA.policies.filter((p) => !p.offered).map((p) => p.name);
+    const engine = DATA.engine.spread > 1 ? `${DATA.engine.label}, x${DATA.engine.spread} either way` : DATA.engine.label;
+    const labels = [
+      `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
+      `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
+      `sink ${d.sink}, TP ${d.tp}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
+    ];
+    if (off.length) labels.push(`what-if, not in this engine for this drafter: ${off.join(", ")}`);
+    byId("labels").replaceChildren(...labels.map((text) => element("li", text)));
+    const p = DATA.point;
+    byId("point").textContent = `At the point the command named, whatever the sliders say: context ${tokens(p.context)}, depth ${p.depth}, window ${tokens(p.window)}, batch ${p.batch}. Kernels: ${DATA.profile.label}.`;
+    byId("warnings").replaceChildren(...DATA.warnings.map((each) => element("li", `${each.text} [${each.id}]`)));
+    byId("rows").textContent = "Every point of the grid, every policy: seconds, ranges, the five terms, break-even accept length.";
+  }
+
+  // --- CSV -------------------------------------------------------------------------------------------------------
+
+  function csv() {
+    const rows = [["context", "depth", "window", "batch", "policy", "step_s", "low_s", "high_s", ...DATA.terms.map((t) => `${t}_s`), "base_step_s", "break_even_accept_length"].join(",")];
+    const number = (x) => String(Number(x.toPrecision(8)));
+    AXES.context.forEach((context, c) => AXES.depth.forEach((depth, d) => AXES.window.forEach((size, w) => AXES.batch.forEach((batch, b) => {
+      for (const policy of POLICIES) {
+        const at = [c, d, w, b], numbers = [seconds(policy, ...at), low(policy, ...at), high(policy, ...at), ...COSTS[policy].map((term) => term[0](...at)), seconds("base", ...at), breakEven(policy, ...at)];
+        rows.push([context, depth, size, batch, policy, ...numbers.map(number)].join(","));
+      }
+    }))));
+    return rows.join("\n") + "\n";
+  }
+  function download() {
+    const url = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
+    const link = element("a", undefined, { href: url, download: "breakeven.csv" });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  }
+
+  // --- start -----------------------------------------------------------------------------------------------------
+
+  window.wmtp = {
+    state, data: DATA, csv, lastMoveMs: 0,
+    /* Every chart's traces as drawn, after drawing what waits. */
+    traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
+  };
+  readTheme();
+  write();
+  build();
+  label();
+  operations();
+  say();
+  byId("download").addEventListener("click", download);
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) seen.delete(entry.target.id);
+      else { seen.add(entry.target.id); if (dirty.has(entry.target.id)) draw(entry.target.id); }
+    }
+  });
+  flush();
+  for (const id of Object.keys(CHARTS)) watcher.observe(byId(id));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
+})();
