@@ -53,7 +53,10 @@ def points(path: Path) -> list[str]:
 def test_from_calibration_to_estimate(run: Run, calibrated: Path) -> None:
     profile = load_profile(str(calibrated))
     assert profile.status == "measured"
-    assert profile.kernels["copy"].points >= 4
+    copies = [r for r in profile.measurements if r["kernel"] == "copy"]
+    quiet = [r for r in copies if not r["noisy"]]  # on a busy machine some are not, and are not fitted
+    assert len(copies) >= 4
+    assert profile.kernels["copy"].points == (len(quiet) if len(quiet) >= 4 else 0)
     described = calibrated.with_suffix(".gpu.toml")
     words = ("estimate", "llama-3.2-1b", "--gpu", described, "--context", "4K", "--depth", "0")
     ran = run(*words, "--profile", calibrated, "--json")
