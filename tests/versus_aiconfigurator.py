@@ -1,6 +1,6 @@
 """Steps beside NVIDIA's aiconfigurator: ``python -m tests.versus_aiconfigurator``.
 
-Published MTP steps that both tools can be asked for, none of which went into a fit of ours. Ours are computed now;
+Published MTP steps that both can be asked for, two of which gave the paper's engine its terms. Ours are computed;
 theirs are those of tests/data/aiconfigurator-estimates.json, which holds every call, its versions and its answer.
 ``--record`` asks an installed aiconfigurator again and rewrites the file (pip install aiconfigurator==0.12.0).
 """
