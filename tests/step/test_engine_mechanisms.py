@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,11 @@ def test_inputs_of_narrow_products_are_quantised_first():
     expected = sum(float(o.repeats) * each[o.kernel, o.math] for o in narrow)
     assert sum(float(e.operation.launches * e.operation.repeats) for e in quantised) == expected > 40
     assert native(counted) > native(plain)
+    # An H200 has no fp4: it unpacks such weights, and quantises only what it multiplies in fp8.
+    on_hopper = list(estimate(model=model, gpu="h200").steps["native"].entries)
+    after = [b.operation.math for a, b in pairwise(on_hopper) if "quantize" in a.operation.name]
+    assert "fp4" in {e.operation.math for e in on_hopper}
+    assert set(after) == {"fp8"}
     assert not any(e.operation.name == "elementwise.quantize" for e in estimate().steps["native"].entries)
 
 
@@ -113,6 +120,22 @@ def test_further_rows_of_packed_weights():
         factor = 1 + 0.5 * (float(one.operation.rows) - 1) if packed else 1.0
         assert float(other.timing.seconds) == pytest.approx(factor * float(one.timing.seconds), rel=1e-9)
     assert float(found[0.5].base_step.seconds) == pytest.approx(float(found[0.0].base_step.seconds))
+
+
+@pytest.mark.parametrize(("context", "depth", "batch"), [(2**13, 3, 1), (2**13, 3, 64)])
+def test_an_expert_multiplies_its_own_rows_only_and_never_more_than_eight_one_by_one(context, depth, batch):
+    words = {"engine": "llama.cpp", "model": "qwen3.6-35b-a3b", "weights": "q4_k", "context": context, "depth": depth}
+    plain, shared = (estimate(f"row_cost={{default={x}}}", batch=batch, **words) for x in (0.0, 0.5))
+    for one, other in zip(*(e.steps["native"].entries for e in (plain, shared)), strict=True):
+        rows = float(one.operation.rows)
+        if one.operation.weight_format != "q4_k":
+            factor = 1.0
+        elif one.operation.kernel == "moe":
+            touched = 256 * (1 - (1 - 8 / 256) ** rows)  # uniform routing
+            factor = 1 + 0.5 * (min(8 * rows / touched, 8.0) - 1)
+        else:
+            factor = 1 + 0.5 * (min(rows, 8.0) - 1)
+        assert float(other.timing.seconds) == pytest.approx(factor * float(one.timing.seconds), rel=1e-6)
 
 
 def test_lists_side_by_side_slow_one_another():

@@ -129,6 +129,10 @@ class Machine:
         """Dense FLOP peak for the operation's input type; a type without hardware support runs unpacked in bf16."""
         return getattr(self.gpu.peak_dense_flops, operation.math) or self.gpu.peak_dense_flops.bf16
 
+    def multiplies_in(self, math: str) -> bool:
+        """Whether the GPU has a rate of its own for an input type."""
+        return getattr(self.gpu.peak_dense_flops, math) is not None
+
     def link_bytes_per_s(self) -> float:
         """One direction of the scale-up link, or PCIe where there is none."""
         both = self.gpu.scale_up_bidir_bytes_per_s

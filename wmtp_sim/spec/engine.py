@@ -148,7 +148,7 @@ class Engine(Spec):
         quantize_launches: small kernels that bring a product's inputs into its own number format before it, by that
             format, for dense products; for a layer's experts, ``expert_quantize_launches``.
         row_cost: what each further row of a product over packed weights takes, in shares of its first row, by GPU
-            architecture (and ``default``): kernels that unpack on vector units multiply row by row.
+            architecture (and ``default``): kernels that unpack on vector units multiply row by row, up to eight rows.
         idle_wide_pass: whether the wide draft pass runs while an adaptive depth is 0.
         elementwise: small kernels that the engine starts around each kind of mixer and MLP, per norm and for the
             embedding, after its fusions.

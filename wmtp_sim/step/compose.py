@@ -21,6 +21,7 @@ from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Phase
 from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.precision import FORMATS
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import state_bytes_per_sequence
 from wmtp_sim.work.layers import Pass
@@ -40,6 +41,10 @@ READS: dict[Policy, tuple[Read, Read]] = {
     "ring": ("window", "window"),
 }
 POLICIES: tuple[Policy, ...] = tuple(READS)
+
+#: Rows that kernels over packed weights multiply one by one at most; more of them take a matrix kernel, which costs no
+#: more (llama.cpp's MMVQ_MAX_BATCH_SIZE; 8 rows are also what the shares were measured with).
+ROW_BY_ROW = 8
 
 
 @dataclass(frozen=True)
@@ -322,7 +327,12 @@ class Composer:
                 yield operation
 
     def _quantized(self, operation: Operation) -> Iterator[Operation]:
-        """The small kernels that quantise a product's inputs: a row of 16-bit values read, a narrower one written."""
+        """The small kernels that quantise a product's inputs: a row of 16-bit values read, a narrower one written.
+
+        A GPU that does not multiply in a format unpacks its weights instead, and leaves inputs as they are.
+        """
+        if not self.machine.multiplies_in(operation.math):
+            return
         table = self.engine.expert_quantize_launches if operation.kernel == "moe" else self.engine.quantize_launches
         if launches := table.get(operation.math, 0.0):
             width = operation.geometry[0]
@@ -342,7 +352,15 @@ class Composer:
             operation = replace(operation, launches=0.0)
         slowdown: Array = self.engine.weight_slowdown.get(operation.weight_format, 1.0)
         further = self.engine.further_row(self.machine.gpu.architecture, operation.weight_format)
-        return replace(operation, slowdown=slowdown * (1.0 + further * np.maximum(operation.rows - 1.0, 0.0)))
+        if further:
+            slowdown = slowdown * (1.0 + further * np.clip(_rows_of_a_weight(operation) - 1.0, 0.0, ROW_BY_ROW - 1.0))
+        return replace(operation, slowdown=slowdown)
+
+
+def _rows_of_a_weight(operation: Operation) -> Array:
+    """Rows that meet each weight read: every row of a dense product, an expert's own rows among the experts touched."""
+    fmt = FORMATS[operation.weight_format]
+    return operation.flops * fmt.bytes_per_weight / (2.0 * operation.weights)
 
 
 def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
