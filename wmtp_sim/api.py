@@ -141,7 +141,7 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
     if stated is None:
         return profile_for(device)
     profile = load_profile(stated) if isinstance(stated, str) else stated
-    return profile if is_of(profile, device) else profile.transferred(ELSEWHERE)
+    return profile if is_of(profile, device) else profile.transferred(ELSEWHERE, device.launch_slowdown)
 
 
 def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: str | Gpu | None = None) -> Validation:

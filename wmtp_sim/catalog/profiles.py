@@ -1,9 +1,9 @@
 """Machine profiles by name or file, and the one that serves a GPU.
 
 A GPU that somebody calibrated is served by its own profile: the user's, else the shipped one. Shipped are our own
-calibration of one H200, and profiles fitted on published operator times, which say so. Any other GPU is served by our
-own calibration, carried over by datasheet ratios (*transferred*), with wider ranges. Kernel classes that no calibration
-measured keep the documented constants of ``uncalibrated.toml``.
+calibration of one H200, and profiles fitted on published operator times, which say so. Any other GPU is served by a
+shipped profile of its architecture, else by our own, carried over by datasheet ratios (*transferred*), with wider
+ranges. Kernel classes that no calibration measured keep the documented constants of ``uncalibrated.toml``.
 """
 
 from __future__ import annotations
