@@ -66,6 +66,11 @@ def test_a_file_of_ones_own_may_extend_a_shipped_one(tmp_path: Path) -> None:
     mine, shipped = load_engine(str(path)), load_engine("vllm")
     assert (mine.version, mine.host.step_s, mine.host.base_s) == ("mine", 0.5, shipped.host.base_s)
     assert mine.attention_kernels == shipped.attention_kernels
+    assert mine.source_of("host.step_s") == "stated in mine.toml"
+    assert mine.source_of("host.base_s") == shipped.source_of("host.base_s") != ""
+    path.write_text('schema = "wmtp-engine/2"\nextends = "vllm"\n[sources]\nhost = 3\n')
+    with pytest.raises(InputError, match="sources"):
+        load_engine(str(path))
     path.write_text('schema = "wmtp-engine/2"\nextends = "vlm"\n')
     with pytest.raises(InputError, match="extends: 'vlm' is no shipped engine; did you mean vllm"):
         load_engine(str(path))
@@ -75,6 +80,7 @@ def test_changes() -> None:
     changed = load_engine("vllm@0.26", ["attention_kernels.fa3.max_splits=128", "host.step_s = 0.001", "spread=2"])
     assert (changed.attention_kernels["fa3"].max_splits, changed.host.step_s, changed.spread) == (128, 0.001, 2)
     assert changed.source_of("attention_kernels.fa3.max_splits") == "stated with --engine-set"
+    assert changed.version == "0.26.0 with attention_kernels.fa3.max_splits=128, host.step_s = 0.001, spread=2"
     assert load_engine("vllm@0.26").attention_kernels["fa3"].max_splits == 32
     every = load_engine("sglang", ["attention.max_splits=64"])
     assert {kernel.max_splits for kernel in every.attention_kernels.values()} == {64}

@@ -16,7 +16,7 @@ from typing import Any
 
 from wmtp_sim.catalog.toml_files import read_toml, validated
 from wmtp_sim.errors import InputError
-from wmtp_sim.spec.engine import AttentionKernel, Engine
+from wmtp_sim.spec.engine import AttentionKernel, Engine, lies_under, source_among
 
 SCHEMA = "wmtp-engine/2"
 #: How many definitions may extend one another.
@@ -52,6 +52,9 @@ def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
     document = _document(path)
     for change in changes:
         _apply(document, change)
+    if changes:
+        stated = ", ".join(change[:60] for change in changes)
+        document["version"] = f"{document.get('version', '')} with {stated}".strip()
     return validated(document, Engine, "--engine-set" if changes else str(path))
 
 
@@ -95,7 +98,27 @@ def _document(path: Path, depth: int = 0) -> dict[str, Any]:
     stem = _resolved(str(base).lower())
     if stem is None or depth >= DEEPEST:
         raise InputError(f"{path}: extends", f"{str(base)[:60]!r} is no shipped engine", _known(str(base)))
-    return _over(_document(_folder() / f"{stem}.toml", depth + 1), document)
+    below = _document(_folder() / f"{stem}.toml", depth + 1)
+    merged = _over(below, document)
+    merged["sources"] = _sources_over(below.get("sources", {}), document, path.name)
+    return merged
+
+
+def _sources_over(below: dict[str, str], document: dict[str, Any], file: str) -> Any:
+    """The sources of an extended definition: none of them speaks for a value that the extending file states."""
+    own = document.get("sources", {})
+    if not (isinstance(own, dict) and all(isinstance(source, str) for source in own.values())):
+        return own  # for validation to refuse
+    said = [path for name in document.keys() - {"sources"} for path in _paths(document[name], name)]
+    kept = {known: source for known, source in below.items() if not any(lies_under(known, path) for path in said)}
+    return kept | {path: source_among(own, path) or f"stated in {file}" for path in said} | own
+
+
+def _paths(value: Any, path: str) -> list[str]:
+    """The paths of the values in a table; a list is one value, for it replaces the other list as a whole."""
+    if not isinstance(value, dict):
+        return [path]
+    return [found for name, inner in value.items() for found in _paths(inner, f"{path}.{name}")]
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -184,15 +184,8 @@ class Engine(Spec):
     sources: dict[str, str]
 
     def source_of(self, path: str) -> str:
-        """Where a value comes from: the source of its path, or of the longest path that it lies under.
-
-        A ``*`` in a source's path stands for any one name.
-        """
-        parts = path.split(".")
-        found = [known for known in self.sources if _covers(known.split("."), parts)]
-        if not found:
-            return ""
-        return self.sources[max(found, key=lambda known: (known.count(".") + bool(known), "*" not in known))]
+        """Where a value comes from: the source of its path, or of the longest path that it lies under."""
+        return source_among(self.sources, path)
 
     @model_validator(mode="after")
     def _sources_have_grades(self) -> Engine:
@@ -247,8 +240,17 @@ class Engine(Spec):
         return self.attention.get(architecture) or self.attention["default"]
 
 
-def _covers(known: list[str], parts: list[str]) -> bool:
-    """Whether a source's path is the value's own, or a table that it lies in."""
-    if known == [""]:
+def source_among(sources: dict[str, str], path: str) -> str:
+    """The source of a value's path, or of the longest path that it lies under; empty where there is none."""
+    found = [known for known in sources if lies_under(path, known)]
+    if not found:
+        return ""
+    return sources[max(found, key=lambda known: (known.count(".") + bool(known), "*" not in known))]
+
+
+def lies_under(path: str, table: str) -> bool:
+    """Whether a value's path is ``table`` or lies in it: ``*`` there stands for any one name, ``""`` for all."""
+    if not table:
         return True
+    known, parts = table.split("."), path.split(".")
     return len(known) <= len(parts) and all(a in ("*", b) for a, b in zip(known, parts, strict=False))
