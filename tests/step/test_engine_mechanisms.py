@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -136,6 +137,16 @@ def test_an_expert_multiplies_its_own_rows_only_and_never_more_than_eight_one_by
         else:
             factor = 1 + 0.5 * (min(rows, 8.0) - 1)
         assert float(other.timing.seconds) == pytest.approx(factor * float(one.timing.seconds), rel=1e-6)
+
+
+@pytest.mark.parametrize(("batch", "blocks"), [(1, 128), (4, 128), (8, 64), (64, 8), (1024, 1)])
+def test_lists_of_all_sequences_share_the_blocks(batch, blocks):
+    """1M tokens make 128 blocks of 8,192; at most 512 blocks run for all sequences together."""
+    step = estimate(engine="sglang", context=2**20, depth=3, batch=batch).steps["native"]
+    turns = next(
+        float(e.operation.turns) for e in step.entries if e.term == "verify" and e.operation.kernel == "index_build"
+    )
+    assert turns == pytest.approx(math.ceil(2**20 / 512 / blocks), rel=0.03)
 
 
 def test_lists_side_by_side_slow_one_another():
