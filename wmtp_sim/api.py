@@ -119,7 +119,7 @@ def estimate(
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
     chosen = load_engine(engine) if isinstance(engine, str) else engine
     drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
-    check_ranks(tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None])
+    check_ranks(tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None], expert_parallel)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Estimate(
         model=target,

@@ -63,6 +63,16 @@ def test_parts(part: object, says: str) -> None:
         check_ranks(9, [("mine", blocks)])
 
 
+def test_whole_experts() -> None:
+    """Experts must divide among the ranks; their inner channels, which stay together, need not."""
+    blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=1000),), "norms": 2}),)
+    check_ranks(12, [("mine", blocks)], whole_experts=True)
+    with pytest.raises(InputError, match="--tp: 8 ranks cannot share the 12 experts of mine; one of 1, 2, 3, 4, 6, 12"):
+        check_ranks(8, [("mine", blocks)], whole_experts=True)
+    with pytest.raises(InputError, match="--expert-parallel: qwen3-8b has no experts; drop the flag"):
+        wmtp_sim.estimate("qwen3-8b", "h200", context=4096, depth=0, tp=8, expert_parallel=True)
+
+
 def test_few_kv_heads_are_replicated() -> None:
     """As many ranks as query heads, whatever the KV heads; but not three halves of a KV head each."""
     blocks = (Block(mixers=(Attention(q_heads=24, kv_heads=4, head_dim=64, v_head_dim=64),), norms=2),)

@@ -56,8 +56,10 @@ def test_whole_experts_read_more_than_parts_of_each() -> None:
         Pass(batch=4.0, rows=4.0, attended=0.0, kv_bytes=2.0, state_bytes=4.0, tp=8, whole_experts=whole)
         for whole in (False, True)
     ]
-    parts, whole = (float(experts(MOE, shape, 2048, GroupFormats()).weights) for shape in shapes)
-    assert parts < whole < 2 * parts
+    parts, whole = (experts(MOE, shape, 2048, GroupFormats()) for shape in shapes)
+    assert float(parts.weights) < float(whole.weights) < 2 * float(parts.weights)
+    assert parts.geometry == (2048, MOE.inner / 8, MOE.experts, 2.0)
+    assert whole.geometry == (2048, MOE.inner, MOE.experts / 8, 2.0)
 
 
 def test_refusals() -> None:

@@ -1,4 +1,4 @@
-"""Which numbers of tensor-parallel ranks a model can be split over."""
+"""Which numbers of ranks a model can be split over, its experts in parts or whole."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ from wmtp_sim.spec.model import (
 )
 
 
-def check_ranks(ranks: int, layers: Iterable[tuple[str, tuple[Block, ...]]]) -> None:
-    """Refuse a number of ranks that engines refuse: heads and inner sizes must split evenly.
+def check_ranks(ranks: int, layers: Iterable[tuple[str, tuple[Block, ...]]], whole_experts: bool = False) -> None:
+    """Refuse a number of ranks that engines refuse: heads and inner sizes, or whole experts, must split evenly.
 
     Args:
         ranks: what ``--tp`` says.
         layers: the blocks that ranks share, by the name of whose they are.
+        whole_experts: whether a rank holds whole experts instead of a part of each.
 
     Raises:
-        InputError: naming ``--tp``, the first size that does not split, and the numbers that do.
+        InputError: naming ``--tp``, the first size that does not split, and the numbers that do; or
+            ``--expert-parallel`` where nobody has experts.
     """
     parts = [(name, part) for name, blocks in layers for part in _parts(blocks)]
+    if whole_experts and not any(isinstance(part, Moe) for _, part in parts):
+        raise InputError("--expert-parallel", f"{parts[0][0]} has no experts", "drop the flag")
     for name, part in parts:
-        for what, size in _even(part):
+        for what, size in _even(part, whole_experts):
             if size % ranks:
-                raise InputError("--tp", f"{ranks} ranks cannot share the {size} {what} of {name}", _hint(parts))
+                problem = f"{ranks} ranks cannot share the {size} {what} of {name}"
+                raise InputError("--tp", problem, _hint(parts, whole_experts))
         if isinstance(part, Attention) and not _shares_kv_heads(part, ranks):
             problem = f"{ranks} ranks can neither share nor replicate the {part.kv_heads} KV heads of {name}"
-            raise InputError("--tp", problem, _hint(parts))
+            raise InputError("--tp", problem, _hint(parts, whole_experts))
 
 
-def _hint(parts: list[tuple[str, Mixer | Channel]]) -> str:
-    most = min(size for _, part in parts for _, size in _even(part))
+def _hint(parts: list[tuple[str, Mixer | Channel]], whole_experts: bool) -> str:
+    sizes = [size for _, part in parts for _, size in _even(part, whole_experts)]
     fitting = [
         str(ranks)
-        for ranks in range(1, most + 1)
-        if all(_shares_kv_heads(part, ranks) and not any(size % ranks for _, size in _even(part)) for _, part in parts)
+        for ranks in range(1, min(sizes) + 1)
+        if all(_shares_kv_heads(part, ranks) for _, part in parts) and not any(size % ranks for size in sizes)
     ]
     return f"one of {', '.join(fitting)}"
 
@@ -53,7 +58,7 @@ def _parts(blocks: tuple[Block, ...]) -> Iterator[Mixer | Channel]:
         yield from (*block.mixers, *block.channels)
 
 
-def _even(part: Mixer | Channel) -> list[tuple[str, int]]:
+def _even(part: Mixer | Channel, whole_experts: bool) -> list[tuple[str, int]]:
     """Sizes that every rank must get an equal part of. (Mamba-2's B and C groups are replicated where they are few.)"""
     if isinstance(part, Attention):
         return [("query heads", part.q_heads)]
@@ -67,7 +72,8 @@ def _even(part: Mixer | Channel) -> list[tuple[str, int]]:
         return [("inner channels of an MLP", part.inner)]
     if isinstance(part, Moe):
         shared = [("inner channels of the shared expert", part.shared_inner)] if part.shared_inner else []
-        return [("inner channels of an expert", part.inner), *shared]
+        routed = ("experts", part.experts) if whole_experts else ("inner channels of an expert", part.inner)
+        return [routed, *shared]
     return [("heads", part.heads)]
 
 
