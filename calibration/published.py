@@ -493,7 +493,7 @@ def _profile(
     reports = fit.fit_classes(records, gpu, ours.turn_s, source)
     fitted = {report.name: _judged(report.model) for report in reports}
     carried = {
-        name: model.model_copy(update={"carried_from": ours.gpu} if model.points else {})
+        name: model.model_copy(update={"carried_from": ours.gpu})
         for name, model in ours.transferred(ELSEWHERE).kernels.items()
     }
     kernels = carried | fitted | fit.class_defaults(fitted)

@@ -20,7 +20,7 @@ from calibration.published import import_profile, operation_of
 from calibration.tables import Tables, number, seconds, tables, word
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu
-from wmtp_sim.catalog.profiles import IDEAL, profile_for, read_profile
+from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, own_calibration, profile_for, read_profile
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.work import layers
@@ -262,7 +262,7 @@ def test_it_says_whose_times_they_are(data: Path, decode: Path) -> None:
 
 def test_classes_without_tables_are_carried_over_with_wider_ranges(data: Path, decode: Path) -> None:
     profile, ours = imported(data), profile_for(load_gpu("h200"))
-    for name in ("copy", "elementwise.norm", "sample", "recurrent.mamba2", "gemm"):
+    for name in ("copy", "elementwise.norm", "sample", "recurrent.mamba2", "gemm", "index_scan"):
         assert profile.kernels[name].carried_from == "NVIDIA H200"
         assert profile.kernels[name].spread > ours.kernels[name].spread
     assert profile.kernels["attention.trtllm_mha"].carried_from is None
@@ -373,6 +373,17 @@ def test_a_shipped_profile_serves_its_gpu_and_says_who_measured(path: Path) -> N
     assert {"gemm", "moe", "attention", "collective", "recurrent.gdn"} <= own.keys()
     assert all(model.spread >= published.HANDS for model in own.values())
     assert not profile.measurements
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
+def test_what_it_carried_over_is_no_wider_on_a_third_gpu_than_straight_from_home(path: Path) -> None:
+    """Fitted classes widen; the others come from our H200, whichever way."""
+    straight, through = own_calibration().transferred(ELSEWHERE), read_profile(path).transferred(ELSEWHERE)
+    carried = {name for name, model in through.kernels.items() if model.carried_from}
+    assert {"index_scan", "copy"} <= carried
+    for name in carried:
+        assert through.kernels[name].spread == pytest.approx(straight.kernels[name].spread), name
+    assert through.kernels["gemm"].spread > read_profile(path).kernels["gemm"].spread_elsewhere
 
 
 def test_shipped_profiles_stay_small() -> None:

@@ -229,6 +229,18 @@ def test_missing_link_is_an_error_that_names_the_flag():
     assert seconds(MEMORY, lonely) == seconds(MEMORY)
 
 
+# --- another GPU ------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_widened_once():
+    """What a profile had carried over from elsewhere is as far from home on a third GPU as on the second."""
+    first = profile(gemm=kernel(spread=1.5), copy=kernel(spread=1.2, spread_elsewhere=1.6)).transferred(1.8)
+    held = {name: model.model_copy(update={"carried_from": "A"}) for name, model in first.kernels.items()}
+    second = profile(moe=kernel(spread=1.5), **held).transferred(1.8)
+    spreads = {name: model.spread for name, model in second.kernels.items()}
+    assert spreads == pytest.approx({"moe": 2.7, "gemm": 2.7, "copy": 2.88})
+
+
 # --- attention over thread blocks ------------------------------------------------------------------------------
 
 #: 2 streams of 65,536 cached tokens, 1 KiB each; 8 query rows on each.

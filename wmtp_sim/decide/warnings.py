@@ -52,13 +52,14 @@ def _profile(estimate: Estimate) -> list[Warning]:
         return [Warning("uncalibrated", text)]
     entries = [entry for step in estimate.all_steps.values() for entry in step.entries]
     asked = {(entry.operation.kernel, entry.operation.variant) for entry in entries}
-    assumed = sorted({kernel for kernel, variant in asked if profile.kernel(kernel, variant).points == 0})
+    models = [(kernel, profile.kernel(kernel, variant)) for kernel, variant in asked]
+    assumed = sorted({kernel for kernel, model in models if model.points == 0})
     found = []
     if assumed:
         found.append(Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}"))
     if profile.status != "measured":
         return found
-    carried = {(kernel, profile.kernel(kernel, variant).carried_from) for kernel, variant in asked}
+    carried = {(kernel, model.carried_from) for kernel, model in models if model.points}
     for origin in sorted({origin for _, origin in carried if origin}):
         kernels = ", ".join(sorted(kernel for kernel, where in carried if where == origin))
         text = f"not measured on {gpu.name}, carried over from {origin}: {kernels}"

@@ -34,7 +34,8 @@ class KernelModel(Spec):
         measured_bytes: smallest and largest bytes of one execution that were measured; outside is extrapolation.
         points, median_error, p90_error: measurements behind the fit, and |predicted / measured - 1| on held-out points.
         source: where the numbers come from.
-        carried_from: the GPU that these numbers were measured on, where a profile of another GPU lacked the class.
+        carried_from: the GPU whose profile gave these numbers, with its spread widened, where one of another GPU lacked
+            the class.
     """
 
     floor_s: float = Field(ge=0, le=1)
@@ -73,8 +74,12 @@ class KernelModel(Spec):
         return self.model_copy(update={"measured": None, "spread": spread, "spread_elsewhere": None})
 
     def transferred(self, factor: float, launch_slowdown: float = 1.0) -> KernelModel:
-        """This model on another GPU: the form and the factors, and a spread ``factor`` times as wide."""
-        spread = min((self.spread_elsewhere or self.spread) * factor, 10.0)
+        """This model on another GPU: the form and the factors, and a spread ``factor`` times as wide.
+
+        A spread is widened once: what a profile had carried over from elsewhere already has that in it.
+        """
+        wider = 1.0 if self.carried_from else factor
+        spread = min((self.spread_elsewhere or self.spread) * wider, 10.0)
         measured = self.measured.without_curves() if self.measured else None
         floor_s = self.floor_s * launch_slowdown
         changes = {"floor_s": floor_s, "spread": spread, "spread_elsewhere": None, "measured": measured}
@@ -108,7 +113,7 @@ class Profile(Spec):
         return f"{self.status} ({self.by})" if self.by else self.status
 
     def transferred(self, factor: float, launch_slowdown: float = 1.0) -> Profile:
-        """This profile for another GPU: every spread ``factor`` times as wide (at most 10), geometries as elsewhere.
+        """This profile for another GPU: spreads ``factor`` times as wide (at most 10), geometries as elsewhere.
 
         What a geometry took on the measured GPU says nothing in seconds about another one: forms and factors remain.
         Fixed costs of kernels are ``launch_slowdown`` times as long.
