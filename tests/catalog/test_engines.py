@@ -53,7 +53,7 @@ def test_a_definition_takes_what_it_does_not_state_from_another() -> None:
     newer, older = load_engine("sglang@0.5.23"), load_engine("sglang@26.06")
     assert older.elementwise == newer.elementwise
     assert older.state == newer.state
-    assert [build.tokens_per_block for build in older.index] == [None] * 4
+    assert {build.tokens_per_block for build in older.index} == {None}
     assert older.attention_on("Hopper").base == "flashinfer"
     assert newer.attention_on("Hopper").base == "fa3"
     assert older.attention_on("CDNA3") == newer.attention_on("CDNA3")
@@ -88,9 +88,27 @@ def test_changes() -> None:
     triton = load_engine("sglang", ["attention.Hopper.draft=sglang_triton"])
     assert triton.attention_on("Hopper").draft == "sglang_triton"
     slower = load_engine("sglang@26.06", ["index.3.turn_slowdown=2"])
-    assert [build.turn_slowdown for build in slower.index] == [3.3, 3.3, 3.3, 2]
+    assert [build.turn_slowdown for build in slower.index][:4] == [3.3, 3.3, 3.3, 2]
     quoted = load_engine("sglang", ['attention."Blackwell Ultra".draft="sglang_triton"'])
     assert quoted.attention_on("Blackwell Ultra").draft == "sglang_triton"
+
+
+def test_slot_lists_are_those_of_the_architecture_or_else_of_all_others() -> None:
+    engine, measured = load_engine("sglang@26.06"), load_engine("sglang@pre-tiling")
+    for phase in ("base", "verify", "extend", "draft"):
+        assert engine.index_on("Hopper", phase) == engine.index_on("Ada", phase) == measured.index_on("Hopper", phase)
+        (fitted,) = engine.index_on("Blackwell", phase)
+        assert fitted.turn_slowdown == {"draft": 2.1}.get(phase, 3.3)
+        assert (fitted,) == engine.index_on("Blackwell Ultra", phase)
+
+
+@pytest.mark.parametrize("name", ["sglang@26.06", "sglang@pre-tiling"])
+def test_what_code_says_of_slot_lists_is_not_shown_as_fitted_or_measured(name: str) -> None:
+    engine = load_engine(name)
+    for path, _, source in engine_values(engine):
+        if path.startswith("index."):
+            paced = path.split(".")[2] in ("turn_slowdown", "crowded_slowdown", "crowded_bytes")
+            assert source.startswith(("fitted", "measured") if paced else "code"), path
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,11 @@ def test_an_unsplit_extend_as_verify(row):
 @pytest.mark.parametrize(
     "row", [*of("sglang_draft_kv_index", mode="serial"), *of("sglang_target_kv_index", mode="serial")]
 )
-def test_serial_lists(row):
+@pytest.mark.parametrize("engine", ["sglang@pre-tiling", "sglang@26.06"])
+def test_serial_lists(row, engine):
+    """The paper's release walks its lists on this GPU at the pace that was measured here, not at the B200's."""
     term = "draft" if "steps" in row else "verify"
-    found = estimate(attended(row), row.get("steps", 0) + 1, "sglang@pre-tiling")
+    found = estimate(attended(row), row.get("steps", 0) + 1, engine)
     measured = pytest.approx(row["us"], rel=0.11, abs=1.0)
     assert one(found.steps["native"], "index_build", term) == measured
 

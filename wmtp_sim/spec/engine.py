@@ -74,10 +74,12 @@ class IndexBuild(Spec):
     One program walks a list, ``tokens_per_turn`` at a time; with ``tokens_per_block`` a list is cut into blocks of that
     many tokens, of which at most ``max_blocks`` run for all lists and sequences together. With ``per_depth`` every
     narrow draft pass has a list of its own. ``turn_slowdown`` is a turn over the profile's, which is that of a loop
-    over 128 tokens; it is ``crowded_slowdown`` where all lists together move more than ``crowded_bytes``.
+    over 128 tokens; it is ``crowded_slowdown`` where all lists together move more than ``crowded_bytes``. Entries that
+    name ``architectures`` (the GPU file's word) are those GPUs'; the others serve every GPU that none names.
     """
 
     phase: Phase
+    architectures: tuple[str, ...] = ()
     tokens_per_turn: float = Field(gt=0)
     tokens_per_block: float | None = Field(default=None, gt=0)
     max_blocks: float = Field(default=512, ge=1)
@@ -234,6 +236,12 @@ class Engine(Spec):
         if stored.math != "bf16" or stored.bytes_per_weight >= 2.0:
             return 0.0
         return self.row_cost.get(architecture, self.row_cost.get("default", 0.0))
+
+    def index_on(self, architecture: str, phase: Phase) -> tuple[IndexBuild, ...]:
+        """What builds a phase's slot lists on a GPU architecture."""
+        builds = tuple(build for build in self.index if build.phase == phase)
+        own = tuple(build for build in builds if architecture in build.architectures)
+        return own or tuple(build for build in builds if not build.architectures)
 
     def attention_on(self, architecture: str) -> AttentionChoice:
         """The attention kernels that this release picks on a GPU architecture."""

@@ -291,9 +291,7 @@ class Composer:
 
     def _index(self, phase: Phase, positions: Array, lists: Array) -> Iterator[Operation]:
         """Slot lists of one phase: all ``lists`` are built by one launch, side by side."""
-        for build in self.engine.index:
-            if build.phase != phase:
-                continue
+        for build in self.engine.index_on(self.machine.gpu.architecture, phase):
             count = np.maximum(lists, 1.0) if build.per_depth else 1.0
             blocks: Array = 1.0
             if build.tokens_per_block is not None:
