@@ -144,6 +144,20 @@ def test_further_rows_of_packed_weights_cost_by_architecture() -> None:
     assert load_engine("vllm").further_row("Ampere", "int4") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "standing"),
+    [
+        ("bench", [], "as defined"),
+        ("bench", ["host.step_s=0.001"], "stated"),
+        ("sglang@pre-tiling", [], "judged"),
+        ("sglang", ["spread=1"], "stated"),
+        ("sglang", ["spread=2"], "stated"),
+    ],
+)
+def test_a_stated_value_makes_no_definition_surer(name: str, changes: list[str], standing: str) -> None:
+    assert load_engine(name, changes).standing == standing
+
+
 def test_batches_are_padded_to_the_next_graph() -> None:
     engine = load_engine("vllm")
     np.testing.assert_array_equal(engine.slots_for([1, 3, 5, 8, 9, 256, 257]), [1, 4, 8, 8, 16, 256, 257])

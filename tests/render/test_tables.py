@@ -45,6 +45,19 @@ def demo(**changes: object) -> wmtp_sim.Estimate:
     return wmtp_sim.estimate(model, stated.pop("gpu", "h200"), **stated)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("engine", "changes", "label"),
+    [
+        ("bench", [], "90 % interval of a step"),
+        ("sglang", [], "Range (kernels measured, engine judged) of a step"),
+        ("sglang", ["spread=1"], "Range (kernels measured, engine stated) of a step"),
+    ],
+)
+def test_only_a_definition_left_alone_gives_an_interval(engine: str, changes: list[str], label: str) -> None:
+    lines = estimate_lines(160, engine=load_engine(engine, changes))
+    assert any(line.startswith(label) for line in lines)
+
+
 def estimate_lines(width: int, **changes: object) -> list[str]:
     answer = demo(**changes)
     return shown(lambda console: print_estimate(answer, console), width)

@@ -13,7 +13,7 @@ from rich.text import Text
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
-from wmtp_sim.spec.engine import Engine
+from wmtp_sim.spec.engine import TITLES, Engine
 from wmtp_sim.spec.model import Block, Mixer, Model
 from wmtp_sim.units import gigabytes, tokens
 from wmtp_sim.work.cache import (
@@ -204,7 +204,7 @@ def print_engines(console: Console) -> None:
 
 def engine_values(engine: Engine) -> list[tuple[str, str, str]]:
     """Every value of an engine that is not a default: path, value, source."""
-    document = engine.model_dump(exclude_defaults=True, exclude={"sources", "notes", "name", "version", "title"})
+    document = engine.model_dump(exclude_defaults=True, exclude={"sources", *TITLES})
     return [(path, str(value), engine.source_of(path)) for path, value in _leaves(document)]
 
 

@@ -111,7 +111,8 @@ def _ranges(estimate: Estimate) -> str:
     profile = estimate.machine.profile
     if profile.status == "measured":
         kernels = f"kernels measured by {profile.by}" if profile.by else "kernels measured"
-        label = "90 % interval" if estimate.engine.spread == 1 else f"Range ({kernels}, engine judged)"
+        standing = estimate.engine.standing
+        label = "90 % interval" if standing == "as defined" else f"Range ({kernels}, engine {standing})"
     costs = {"base": estimate.base, **{str(name): result.cost for name, result in estimate.policies.items()}}
     return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
 

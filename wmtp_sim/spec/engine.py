@@ -19,6 +19,8 @@ Seconds = Annotated[float, Field(ge=0, le=10)]
 #: How a value is known: measured by us or from a published trace, read in the release's code or documents, fitted to
 #: published steps, or assumed.
 GRADES = ("measured", "code", "fitted", "assumed", "stated", "derivation")
+#: What a definition is called; every other field is a value, and has a source.
+TITLES = frozenset({"name", "version", "title", "notes"})
 Phase = Literal["base", "draft", "verify", "extend"]
 #: What small kernels stand around.
 Part = Literal[
@@ -188,6 +190,15 @@ class Engine(Spec):
     def source_of(self, path: str) -> str:
         """Where a value comes from: the source of its path, or of the longest path that it lies under."""
         return source_among(self.sources, path)
+
+    @property
+    def standing(self) -> Literal["as defined", "judged", "stated"]:
+        """What the range around a step rests on, of this definition: a spread of 1 is worth an interval only where
+        nobody put values of their own into it.
+        """
+        if any(source.startswith("stated") for source in self.sources.values()):
+            return "stated"
+        return "judged" if self.spread > 1 else "as defined"
 
     @model_validator(mode="after")
     def _sources_have_grades(self) -> Engine:

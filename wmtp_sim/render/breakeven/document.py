@@ -76,7 +76,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "engine": {
             "name": _short(f"{estimate.engine.name} {estimate.engine.version}", LONGEST_NAME),
             "spread": estimate.engine.spread,
-            "label": "judged" if estimate.engine.spread > 1 else "as defined",
+            "label": estimate.engine.standing,
         },
         "profile": {
             "name": _short(machine.profile.name, LONGEST_NAME),
