@@ -62,6 +62,24 @@ def test_cost_never_falls_with_more_work(model, engine, context, depth, window, 
 
 
 @settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(VARIED),
+    engine=st.sampled_from(ENGINES),
+    depth=depths,
+    batch=batches,
+    overlap=st.floats(0.01, 0.99),
+)
+def test_experts_are_shared_among_the_rows_of_a_sequence_only(model, engine, depth, batch, overlap):
+    """Base steps and narrow draft passes have one row per sequence, however far a graph or the engine pads them."""
+    alone = steps(model, engine, 4096, depth, batch=batch)
+    shared = steps(model, engine, 4096, depth, batch=batch, overlap=overlap)
+    assert shared["base"].step_s == pytest.approx(alone["base"].step_s, rel=1e-12)
+    for policy in POLICIES:
+        assert shared[policy].terms["draft"] == pytest.approx(alone[policy].terms["draft"], rel=1e-12)
+        assert shared[policy].step_s <= alone[policy].step_s * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
 @given(model=st.sampled_from(VARIED), engine=st.sampled_from(ENGINES), context=contexts, depth=depths, window=windows)
 def test_policies_are_ordered(model, engine, context, depth, window):
     """ring <= flag <= native, and every step lies between its bound and its interval's ends."""

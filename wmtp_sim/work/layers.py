@@ -120,8 +120,8 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
 
 
 def _expert_share(moe: Moe, shape: Pass) -> Array:
-    """Experts' worth of weights that one rank reads."""
-    union = expert_union(moe, shape.batch, shape.tokens / shape.batch, shape.overlap, shape.skew)
+    """Experts' worth of weights that one rank reads. Padding is no text: it shares no experts with a sequence."""
+    union = expert_union(moe, shape.tokens / shape.rows, shape.rows, shape.overlap, shape.skew)
     return busiest_rank(union, moe.experts, shape.tp) if shape.whole_experts else union / shape.tp
 
 
