@@ -73,3 +73,25 @@ def test_stated_routing_changes_the_step() -> None:
     skewed = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", routing_skew=1.0, **common)
     assert skewed.steps["native"].seconds < plain.steps["native"].seconds
     assert skewed.base_step.seconds == pytest.approx(plain.base_step.seconds)
+
+
+@pytest.mark.parametrize(
+    ("stated", "terms"),
+    [
+        ({"routing_skew": 1.0}, ("draft", "verify", "extend")),
+        ({"overlap": 0.5}, ("verify", "extend")),
+        ({"expert_parallel": True}, ("draft", "verify", "extend")),
+    ],
+)
+def test_routing_is_the_drafters_too(stated: dict[str, float | bool], terms: tuple[str, ...]) -> None:
+    """The draft head of this model has experts of its own: 256, like a layer of the target."""
+    common = {"context": 4096, "depth": 3, "batch": 8, "tp": 4, "engine": "ideal"}
+    plain, routed = (
+        wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", **common, **more).steps["native"] for more in ({}, stated)
+    )
+    moved = {
+        entry.term
+        for entry, other in zip(plain.entries, routed.entries, strict=True)
+        if entry.operation.kernel == "moe" and entry.operation.weights != pytest.approx(other.operation.weights)
+    }
+    assert moved == set(terms)
