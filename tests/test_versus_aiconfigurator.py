@@ -119,7 +119,7 @@ def test_a_set_is_summed_up_by_mean_absolute_errors_over_the_rows_that_a_tool_an
 @each_entry
 def test_ours_is_an_input_and_holds_no_result(entry: dict[str, Any]) -> None:
     known = {"model", "gpu", "context", "depth", "batch", "engine", "tp", "kv", "window", "sink", "formats"}
-    assert set(entry["ours"]) <= known | {"weights", "draft_weights"}
+    assert set(entry["ours"]) <= known | {"weights", "draft_weights", "expert_parallel"}
 
 
 def test_ours_follows_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

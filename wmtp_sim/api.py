@@ -57,7 +57,7 @@ def estimate(
     draft_kv: str | None = None,
     overlap: float = 0.0,
     routing_skew: float = 0.0,
-    expert_parallel: bool = False,
+    expert_parallel: bool | int = False,
     tp: int = 1,
     profile: str | Profile | None = None,
 ) -> Estimate:
@@ -78,7 +78,8 @@ def estimate(
         kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
         routing_skew: exponent of experts' popularity; 0 routes uniformly.
-        expert_parallel: whether the ``tp`` ranks hold whole experts instead of a part of each.
+        expert_parallel: whether the ``tp`` ranks hold whole experts instead of a part of each; or among how many groups
+            of ranks whole experts are dealt, each shared by a group's ranks (2 of ``tp=8``: TP4 x EP2).
         tp: tensor-parallel ranks, which must divide heads and inner sizes of target and drafter.
         profile: name or file of a machine profile, or a `Profile`; the GPU's own otherwise. One of another GPU is
             carried over, with wider ranges.
@@ -90,6 +91,7 @@ def estimate(
     precision = override(target.precision, weights=weights, head_weights=head_weights, draft_weights=draft_weights)
     target = target.model_copy(update={"precision": precision})
     cache = kv or target.precision.kv
+    groups = tp if expert_parallel is True else int(expert_parallel) or 1
     work = Workload(
         context,  # type: ignore[arg-type]
         depth,  # type: ignore[arg-type]
@@ -100,8 +102,8 @@ def estimate(
         draft_kv_bytes=_cache_bytes(draft_kv or cache, "--draft-kv"),
         overlap=overlap,
         skew=routing_skew,
-        whole_experts=expert_parallel,
         tp=tp,
+        expert_groups=groups,
     )
     stated: dict[str, ArrayLike | None] = {
         "accept_length": accept_length,
@@ -119,7 +121,9 @@ def estimate(
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
     chosen = load_engine(engine) if isinstance(engine, str) else engine
     drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
-    check_ranks(tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None], expert_parallel)
+    check_ranks(
+        tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None], groups if expert_parallel else None
+    )
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Estimate(
         model=target,
@@ -196,6 +200,7 @@ def validate_field() -> FieldComparison:
             draft_weights=stated.draft_weights,
             kv=stated.kv,
             tp=stated.tp,
+            expert_parallel=stated.expert_groups if stated.expert_groups > 1 else False,
             window=PAPER_WINDOW if stated.window is None else stated.window,
             sink=PAPER_SINK if stated.sink is None else stated.sink,
         )

@@ -130,6 +130,24 @@ def test_every_format_of_the_mapping_ships() -> None:
         assert {stated.weights, stated.head_weights, stated.draft_weights} <= {*FORMATS, None}
 
 
+@pytest.mark.parametrize(
+    ("stated", "tp", "groups"),
+    [
+        (None, 1, 1),
+        ("TP4", 4, 1),
+        ("TP8/EP8", 8, 8),
+        ("TP8 attention, TP4EP2 / mixed MoE", 8, 2),
+        ("TP4 EP DCP1", 4, 4),
+        ("tensor split", 1, 1),
+    ],
+)
+def test_experts_lie_on_the_ranks_as_stated(stated: str | None, tp: int, groups: int) -> None:
+    row = shipped("rtx6k-q38-003").model_copy(update={"parallelism": stated, "n_gpu": 1})
+    found, _ = deployment(row, read_mapping())
+    assert found is not None
+    assert (found.tp, found.expert_groups) == (tp, groups)
+
+
 def test_a_prefix_that_all_share_is_streamed_once() -> None:
     found, _ = deployment(shipped("rtx6k-nv-018"), read_mapping())
     assert found is not None
@@ -153,6 +171,9 @@ def test_a_prefix_that_all_share_is_streamed_once() -> None:
         ({"weight_dtype": "UD-IQ2_XXS"}, "weight format not in the catalogue"),
         ({"kv_dtype": "q4_0"}, "cache format not in the catalogue"),
         ({"parallelism": "layer split"}, "parallelism not priced"),
+        ({"parallelism": "TP16 DP2", "n_gpu": 16}, "parallelism not priced"),
+        ({"parallelism": "TP4 EP DCP4", "n_gpu": 4}, "parallelism not priced"),
+        ({"parallelism": "tensor split", "n_gpu": None}, "parallelism not priced"),
         ({"parallelism": None, "n_gpu": None}, "number of GPUs not stated"),
         ({"parallelism": None, "n_gpu": 2}, "parallelism not stated"),
     ],

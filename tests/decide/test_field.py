@@ -195,6 +195,7 @@ def test_no_prediction_of_a_stated_length_leans_on_other_rows() -> None:
             head_weights=deployment.head_weights,
             draft_weights=deployment.draft_weights,
             tp=deployment.tp,
+            expert_parallel=deployment.expert_groups if deployment.expert_groups > 1 else False,
             window=deployment.window or 4032,
             sink=deployment.sink or 64,
         )

@@ -66,11 +66,32 @@ def test_parts(part: object, says: str) -> None:
 def test_whole_experts() -> None:
     """Experts must divide among the ranks; their inner channels, which stay together, need not."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=1000),), "norms": 2}),)
-    check_ranks(12, [("mine", blocks)], whole_experts=True)
+    check_ranks(12, [("mine", blocks)], expert_groups=12)
     with pytest.raises(InputError, match="--tp: 8 ranks cannot share the 12 experts of mine; one of 1, 2, 3, 4, 6, 12"):
-        check_ranks(8, [("mine", blocks)], whole_experts=True)
+        check_ranks(8, [("mine", blocks)], expert_groups=8)
     with pytest.raises(InputError, match="--expert-parallel: qwen3-8b has no experts; drop the flag"):
         wmtp_sim.estimate("qwen3-8b", "h200", context=4096, depth=0, tp=8, expert_parallel=True)
+
+
+def test_experts_dealt_to_groups_of_ranks() -> None:
+    """Experts divide among the groups, their inner channels among a group's ranks."""
+    blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=50),), "norms": 2}),)
+    check_ranks(20, [("mine", blocks)], expert_groups=4)
+    with pytest.raises(
+        InputError, match=r"--tp: 3 ranks cannot share the 50 inner.* of mine; one of 4, 8, 20, 40, 100,"
+    ):
+        check_ranks(12, [("mine", blocks)], expert_groups=4)
+    with pytest.raises(
+        InputError, match="--expert-parallel: 3 groups cannot share 8 ranks; a number that divides --tp"
+    ):
+        wmtp_sim.estimate("deepseek-r1", "h200", context=4096, depth=0, tp=8, expert_parallel=3)
+    with pytest.raises(InputError, match="--expert-parallel: -2 groups"):
+        wmtp_sim.estimate("deepseek-r1", "h200", context=4096, depth=0, tp=8, expert_parallel=-2)
+    all_groups, flag = (
+        wmtp_sim.estimate("deepseek-r1", "h200", context=4096, depth=0, tp=8, expert_parallel=parallel).base_step
+        for parallel in (8, True)
+    )
+    assert all_groups.seconds == flag.seconds
 
 
 def test_few_kv_heads_are_replicated() -> None:

@@ -53,11 +53,14 @@ def test_the_busiest_rank_holds_no_more_than_there_is() -> None:
 
 def test_whole_experts_read_more_than_parts_of_each() -> None:
     shapes = [
-        Pass(batch=4.0, rows=4.0, attended=0.0, kv_bytes=2.0, state_bytes=4.0, tp=8, whole_experts=whole)
-        for whole in (False, True)
+        Pass(batch=4.0, rows=4.0, attended=0.0, kv_bytes=2.0, state_bytes=4.0, tp=8, expert_groups=groups)
+        for groups in (1, 2, 8)
     ]
-    parts, whole = (experts(MOE, shape, 2048, GroupFormats()) for shape in shapes)
-    assert float(parts.weights) < float(whole.weights) < 2 * float(parts.weights)
+    parts, mixed, whole = (experts(MOE, shape, 2048, GroupFormats()) for shape in shapes)
+    assert float(parts.weights) < float(mixed.weights) < float(whole.weights) < 2 * float(parts.weights)
+    union = float(expert_union(MOE, 4.0, 4.0, 0.0))
+    assert float(mixed.weights) / float(parts.weights) == pytest.approx(busiest_rank(union, 256, 2) / (union / 2))
+    assert mixed.geometry == (2048, MOE.inner / 4, MOE.experts / 2, 2.0)
     assert parts.geometry == (2048, MOE.inner / 8, MOE.experts, 2.0)
     assert whole.geometry == (2048, MOE.inner, MOE.experts / 8, 2.0)
 

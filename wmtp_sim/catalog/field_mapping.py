@@ -35,6 +35,13 @@ class _Cache(Spec):
     up_to_context: int | None = None
 
 
+class _Parallelism(Spec):
+    """Ranks, 0 for the row's number of GPUs, and the groups of ranks that whole experts are dealt to."""
+
+    tp: Whole
+    expert_groups: int = 1
+
+
 class _Method(Spec):
     drafter: Literal["mtp", "eagle"]
     policy: Literal["native", "flag", "ring"] = "native"
@@ -61,7 +68,7 @@ class Mapping(Spec):
     weights: dict[str, _Weights]
     caches: dict[str, _Cache]
     gpus: dict[str, str]
-    parallelism: dict[str, Whole]
+    parallelism: dict[str, _Parallelism]
     methods: dict[str, _Method]
 
 
@@ -77,6 +84,7 @@ class Deployment:
     draft_weights: str | None
     kv: str | None
     tp: int
+    expert_groups: int
     context: int
     batch: int
     drafter: str | None = None
@@ -140,6 +148,7 @@ def _base(row: FieldRow, mapping: Mapping) -> Deployment:
     if row.batch is None:
         raise _Unmapped("batch not stated")
     model, formats = _stored(name, row.weight_dtype, mapping)
+    ranks = _ranks(row, mapping)
     return Deployment(
         model=model,
         gpu=gpu,
@@ -148,7 +157,8 @@ def _base(row: FieldRow, mapping: Mapping) -> Deployment:
         head_weights=None if formats is None else formats.head_weights,
         draft_weights=None if formats is None else formats.draft_weights,
         kv=_cache_format(row, mapping),
-        tp=_ranks(row, mapping),
+        tp=ranks.tp or row.n_gpu or 1,
+        expert_groups=ranks.expert_groups,
         context=_resident(row.context, row.batch if row.shared_prefix else 1),
         batch=row.batch,
     )
@@ -219,15 +229,13 @@ def _cache_format(row: FieldRow, mapping: Mapping) -> str | None:
     return found.kv
 
 
-def _ranks(row: FieldRow, mapping: Mapping) -> int:
+def _ranks(row: FieldRow, mapping: Mapping) -> _Parallelism:
     if row.parallelism is None:
         if row.n_gpu != 1:
             raise _Unmapped("parallelism not stated" if row.n_gpu else "number of GPUs not stated")
-        return 1
+        return _Parallelism(tp=1)
     ranks = mapping.parallelism.get(row.parallelism)
-    if ranks == 0:
-        ranks = row.n_gpu
-    if ranks is None:
+    if ranks is None or not (ranks.tp or row.n_gpu):
         raise _Unmapped("parallelism not priced", row.parallelism)
     return ranks
 

@@ -97,6 +97,7 @@ def _deployment(estimate: Estimate) -> dict[str, Any]:
         "routing_skew": work.skew,
         "expert_parallel": work.whole_experts,
         "tp": work.tp,
+        "expert_groups": work.expert_groups,
     }
 
 

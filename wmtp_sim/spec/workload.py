@@ -15,6 +15,7 @@ FloatArray = NDArray[np.float64]
 _LIMITS = {"context": 1, "depth": 0, "window": 1, "sink": 0, "batch": 1}
 #: Nothing real comes near; it keeps absurd input from overflowing the arithmetic.
 MAX_TOKENS = 2**40
+MAX_RANKS = 1024
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Workload:
         kv_bytes, draft_kv_bytes: bytes per cached K or V element of target and drafter.
         overlap: share of the experts beyond a sequence's first row that its further rows do not add, 0 <= overlap < 1.
         skew: exponent of experts' popularity, 0 to 4; 0 routes uniformly.
-        whole_experts: whether ranks hold whole experts (expert parallel) instead of a part of each.
         tp: tensor-parallel ranks.
+        expert_groups: groups of ranks that whole experts are dealt to; the ranks of a group share each of theirs.
+            ``tp`` is expert parallel, 1 a part of every expert on every rank.
 
     Raises:
         InputError: naming the flag of a value that is not a whole number in range.
@@ -45,8 +47,8 @@ class Workload:
     draft_kv_bytes: float = 2.0
     overlap: float = 0.0
     skew: float = 0.0
-    whole_experts: bool = False
     tp: int = 1
+    expert_groups: int = 1
 
     def __post_init__(self) -> None:
         for name, least in _LIMITS.items():
@@ -61,13 +63,21 @@ class Workload:
             raise InputError("--overlap", f"{self.overlap} is not in [0, 1)", "0 routes every row independently")
         if not 0 <= self.skew <= 4:
             raise InputError("--routing-skew", f"{self.skew} is not in [0, 4]", "0 routes uniformly, 1 is Zipf's law")
-        if not 1 <= self.tp <= 1024:
-            raise InputError("--tp", f"{self.tp} ranks", "a whole number from 1 to 1024")
+        if not 1 <= self.tp <= MAX_RANKS:
+            raise InputError("--tp", f"{self.tp} ranks", f"a whole number from 1 to {MAX_RANKS}")
+        if not 1 <= self.expert_groups <= self.tp or self.tp % self.expert_groups:
+            problem = f"{self.expert_groups} groups cannot share {self.tp} ranks"
+            raise InputError("--expert-parallel", problem, "a number that divides --tp")
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The common shape of all points."""
         return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self) if f.name in _LIMITS))
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether a rank holds no part of some experts (expert parallel)."""
+        return self.expert_groups > 1
 
     @property
     def windowed(self) -> FloatArray:

@@ -265,9 +265,9 @@ class Composer:
             state_bytes=float(self.model.state_dtype_bytes),
             overlap=self.work.overlap,
             skew=self.work.skew,
-            whole_experts=self.work.whole_experts,
             state_writes=state_writes,
             tp=self.work.tp,
+            expert_groups=self.work.expert_groups,
             slots=self.engine.slots_for(self.work.batch),
         )
 
@@ -280,8 +280,8 @@ class Composer:
             state_bytes=float(self._head.state_dtype_bytes),
             overlap=self.work.overlap,
             skew=self.work.skew,
-            whole_experts=self.work.whole_experts,
             tp=self.work.tp,
+            expert_groups=self.work.expert_groups,
             slots=self.engine.slots_for(self.work.batch),
         )
 

@@ -48,9 +48,9 @@ class Pass:
         overlap: share of the experts beyond the first row's that further rows of a sequence do not add (0 = rows
             route independently; measured on consecutive tokens: 0.2 to 0.5).
         skew: exponent of experts' popularity (rank to the power of -skew); 0 is uniform.
-        whole_experts: whether ranks hold whole experts, instead of a part of each.
         state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
         tp: tensor-parallel ranks that share matrices, heads and experts.
+        expert_groups: groups of ranks that whole experts are dealt to; the ranks of a group share each of theirs.
         row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
         slots: sequences that matrix products and experts run for, where a graph holds more than there are.
     """
@@ -62,9 +62,9 @@ class Pass:
     state_bytes: float
     overlap: float = 0.0
     skew: float = 0.0
-    whole_experts: bool = False
     state_writes: Array = 1.0
     tp: int = 1
+    expert_groups: int = 1
     row_multiple: Array = 1.0
     slots: Array | None = None
 
@@ -99,7 +99,7 @@ def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None 
 def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operation:
     """Both grouped products over the experts touched.
 
-    Ranks split every expert by its inner size, or hold whole experts each: then the busiest rank is waited for.
+    Experts are dealt to groups of ranks, the busiest of which is waited for; its ranks split each by its inner size.
     """
     fmt = formats.of("expert")
     matrices = weights_of(moe, hidden).experts
@@ -122,13 +122,11 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
 def _expert_share(moe: Moe, shape: Pass) -> Array:
     """Experts' worth of weights that one rank reads. Padding is no text: it shares no experts with a sequence."""
     union = expert_union(moe, shape.tokens / shape.rows, shape.rows, shape.overlap, shape.skew)
-    return busiest_rank(union, moe.experts, shape.tp) if shape.whole_experts else union / shape.tp
+    return busiest_rank(union, moe.experts, shape.expert_groups) * shape.expert_groups / shape.tp
 
 
 def _expert_geometry(moe: Moe, width: int, shape: Pass, element: float) -> tuple[float, ...]:
-    if shape.whole_experts:
-        return (width, moe.inner, moe.experts / shape.tp, element)
-    return (width, moe.inner / shape.tp, moe.experts, element)
+    return (width, moe.inner * shape.expert_groups / shape.tp, moe.experts / shape.expert_groups, element)
 
 
 # --- token mixers ----------------------------------------------------------------------------------------------
