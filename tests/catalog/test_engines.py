@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from wmtp_sim.catalog import engines
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.catalog import engine_values
@@ -39,6 +41,38 @@ def test_every_value_has_a_source_with_a_grade(name: str) -> None:
     assert values
     for path, _, source in values:
         assert source.split(":")[0].split(" ")[0] in GRADES, path
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_what_is_shown_can_be_typed(name: str) -> None:
+    """Every value is there as a file or --engine-set takes it, and changes nothing when it is stated."""
+    engine = load_engine(name)
+    values = {path: value for path, value, _ in engine_values(engine)}
+    assert {"spread", "pad_draft_rows", "host.eager", "state.resident_snapshots", "ideal"} <= values.keys()
+    changes = [f"{path}={value}" for path, value in values.items() if value != "none"]
+    again = load_engine(name, changes)
+    assert again.model_dump(exclude={"sources", "version"}) == engine.model_dump(exclude={"sources", "version"})
+    tomllib.loads("\n".join(f'"{change.replace("=", chr(34) + " = ", 1)}' for change in changes))
+
+
+def test_values_as_toml_spells_them() -> None:
+    shown = {path: value for path, value, _ in engine_values(load_engine("vllm@0.26"))}
+    assert (shown["pad_draft_rows"], shown["host.eager"], shown["weight_slowdown.int4"]) == ("true", "[]", "1.15")
+    assert shown["concurrent_groups"] == '["shared_expert"]'
+    assert shown["attention.Hopper.base"] == '"fa3"'
+    assert shown["graph_batches"].startswith("[1, 2, 4, 8, ")
+    assert shown["row_cost"] == "{}"
+    serial = {path: value for path, value, _ in engine_values(load_engine("sglang@26.06"))}
+    assert serial["index.0.tokens_per_block"] == "none"
+
+
+def test_a_file_that_extends_nothing_states_its_values(tmp_path: Path) -> None:
+    shipped = Path(engines.__file__).parents[1] / "data" / "engines" / "bench.toml"
+    path = tmp_path / "mine.toml"
+    path.write_text(shipped.read_text().partition("[sources]")[0])
+    mine = load_engine(str(path))
+    assert mine.source_of("host.step_s") == mine.source_of("spread") == "stated in mine.toml"
+    assert mine.standing == "stated"
 
 
 def test_the_nearest_source_counts() -> None:
@@ -105,10 +139,11 @@ def test_slot_lists_are_those_of_the_architecture_or_else_of_all_others() -> Non
 @pytest.mark.parametrize("name", ["sglang@26.06", "sglang@pre-tiling"])
 def test_what_code_says_of_slot_lists_is_not_shown_as_fitted_or_measured(name: str) -> None:
     engine = load_engine(name)
-    for path, _, source in engine_values(engine):
-        if path.startswith("index."):
-            paced = path.split(".")[2] in ("turn_slowdown", "crowded_slowdown", "crowded_bytes")
-            assert source.startswith(("fitted", "measured") if paced else "code"), path
+    for i, build in enumerate(engine.index):
+        for value in ("phase", "tokens_per_turn", "per_depth"):
+            assert engine.source_of(f"index.{i}.{value}").startswith("code"), (i, value)
+        for value in ("turn_slowdown", "crowded_slowdown", "crowded_bytes")[: 3 if build.per_depth else 1]:
+            assert engine.source_of(f"index.{i}.{value}").startswith(("fitted", "measured")), (i, value)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,9 @@ def _document(path: Path, depth: int = 0) -> dict[str, Any]:
     if stated != SCHEMA:
         raise InputError(f"{path}: schema", f"is {stated!r}", f"this release reads {SCHEMA!r}")
     base = document.pop("extends", None)
+    own = document.get("sources", {})
     if base is None:
-        return document
+        return document | {"sources": {"": f"stated in {path.name}"} | own if isinstance(own, dict) else own}
     stem = _resolved(str(base).lower())
     if stem is None or depth >= DEEPEST:
         raise InputError(f"{path}: extends", f"{str(base)[:60]!r} is no shipped engine", _known(str(base)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +28,6 @@ from wmtp_sim.work.weights import active_params, checkpoint_params, mtp_active_p
 
 MODEL_SCHEMA = "wmtp-model/1"
 BF16 = 2.0
-#: Characters of a value that a table shows.
-LONGEST = 60
 
 
 # --- models ----------------------------------------------------------------------------------------------------
@@ -203,21 +202,26 @@ def print_engines(console: Console) -> None:
 
 
 def engine_values(engine: Engine) -> list[tuple[str, str, str]]:
-    """Every value of an engine that is not a default: path, value, source."""
-    document = engine.model_dump(exclude_defaults=True, exclude={"sources", *TITLES})
-    return [(path, str(value), engine.source_of(path)) for path, value in _leaves(document)]
+    """Every value of an engine: path, value as TOML spells it, source."""
+    document = engine.model_dump(exclude={"sources", *TITLES})
+    return [(path, _toml(value), engine.source_of(path)) for path, value in _leaves(document)]
 
 
 def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         path = f"{above}{name}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _leaves(value, f"{path}.")
         elif isinstance(value, tuple | list) and value and isinstance(value[0], dict):
             for i, each in enumerate(value):
                 yield from _leaves(each, f"{path}.{i}.")
         else:
-            yield path, list(value) if isinstance(value, tuple) else value
+            yield path, value
+
+
+def _toml(value: Any) -> str:
+    """A number, a text, a list of them or an empty table; TOML has no word for an absent value."""
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def engine_document(engine: Engine) -> dict[str, Any]:
@@ -234,13 +238,12 @@ def print_engine(engine: Engine, console: Console) -> None:
         table.add_column(heading, overflow="fold")
     said = ""
     for path, value, source in engine_values(engine):
-        short = value if len(value) <= LONGEST else f"{value[: LONGEST - 3]}..."
-        table.add_row(Text(path), Text(short), Text('"' if source == said else source))
+        table.add_row(Text(path), Text(value), Text('"' if source == said else source))
         said = source
     console.print(table)
     for note in engine.notes:
         console.print(Text(f"note: {note.text}"))
-    console.print(Text("Values not listed are their defaults; --engine-set PATH=VALUE changes any.", style="dim"))
+    console.print(Text("--engine-set PATH=VALUE changes any of these; none is a value that is not there.", style="dim"))
 
 
 def _print_rows(console: Console, rows: list[dict[str, str]], left: tuple[str, ...], spare: tuple[str, ...]) -> None:
