@@ -18,6 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from wmtp_sim.catalog.field import read_field
+from wmtp_sim.catalog.gpus import gpu_names
+from wmtp_sim.catalog.models import model_names
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.is_file()]
 FENCE = re.compile(r"^ {0,3}```console(?P<flags>[^\n`]*)\n(?P<body>.*?)^ {0,3}```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -102,6 +106,14 @@ def test_commands_work_as_shown(document: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="no README.md yet")
 def test_the_readme_shows_commands() -> None:
     assert any(shown.runs for shown in commands((ROOT / "README.md").read_text(encoding="utf-8")))
+
+
+@pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="no README.md yet")
+def test_the_readme_counts_what_ships() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shipped = {"configs": model_names(), "GPUs": gpu_names(), "public measurements": read_field()}
+    for what, items in shipped.items():
+        assert f"{len(items)} {what}" in readme
 
 
 def test_blocks_are_understood() -> None:

@@ -72,9 +72,9 @@ def test_spoiled_figures_are_not_compared_but_the_base_step_is() -> None:
 # --- the shipped files ---------------------------------------------------------------------------------------------
 
 
-def test_490_rows_ship_each_with_its_source() -> None:
+def test_every_shipped_row_has_a_name_and_a_source() -> None:
     rows = read_field()
-    assert len(rows) == len({row.id for row in rows}) == 490
+    assert len(rows) == len({row.id for row in rows}) >= 490
     assert all(row.source for row in rows)
 
 

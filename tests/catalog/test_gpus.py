@@ -32,7 +32,6 @@ FIELDS: dict[str, Any] = {
 
 
 def test_names() -> None:
-    assert len(gpu_names()) == 35
     assert list(gpu_names()) == sorted(gpu_names())
     assert {"h200-sxm", "h100-sxm", "b200", "a100-sxm-80gb", "rtx-4090", "dgx-spark-gb10", "mi300x"} < set(gpu_names())
 
