@@ -40,7 +40,7 @@ def test_every_value_has_a_source_with_a_grade(name: str) -> None:
     values = engine_values(load_engine(name))
     assert values
     for path, _, source in values:
-        assert source.split(":")[0].split(" ")[0] in GRADES, path
+        assert source.split(":")[0].split(" ")[0] in set(GRADES) - {"stated"}, path
 
 
 @pytest.mark.parametrize("name", engine_names())
