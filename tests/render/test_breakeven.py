@@ -17,6 +17,7 @@ import wmtp_sim
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.breakeven.document import breakeven_document, packed_document
+from wmtp_sim.render.breakeven.figure import breakeven_figure
 from wmtp_sim.render.breakeven.pack import Packer
 from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page, embedded
 from wmtp_sim.render.breakeven.start import as_rates, opening
@@ -195,6 +196,39 @@ def test_a_large_grid_is_small_and_fast(engine: str) -> None:
     assert time.perf_counter() - began < 3.0
     assert costs.shape == (60, 16, 12, 8)
     assert len(page.encode()) <= MAX_BYTES
+
+
+# --- the picture -----------------------------------------------------------------------------------------------
+
+
+def test_the_picture_shows_what_the_page_opens_with(usual: CostTable) -> None:
+    start = opening(usual, {"context": 65536, "depth": 6}, accept_length=4.5, windowed_accept_length=4.2)
+    traces = {each.name: each for each in breakeven_figure(usual, start).data}
+    sizes = {"context": 65536, "depth": 6, "window": 4032, "batch": 1}
+    for name, length in (("native", 4.5), ("flag", 4.2), ("ring", 4.2)):
+        answer = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", **sizes, accept_length=length).policies[name]  # type: ignore[index]
+        (line,) = [each for title, each in traces.items() if re.match(f"{name}.*: best", title)]
+        assert line.x[2] == 6
+        assert line.y[2] == pytest.approx(float(answer.speedup), rel=1e-9)
+        best = max(range(len(DEPTHS)), key=lambda place: line.y[place])
+        assert line.name.endswith(f": best {line.y[best]:.2f}x at depth {DEPTHS[best]}")
+        band, place = traces[f"{name} band"], list(traces["draft"].x).index(name)
+        assert band.y[2] == pytest.approx(length * float(answer.base.step_s / answer.cost.low_s), rel=1e-9)
+        assert band.y[3] == pytest.approx(length * float(answer.base.step_s / answer.cost.high_s), rel=1e-9)
+        assert sum(traces[term].y[place] for term in answer.cost.terms) == pytest.approx(
+            1e3 * float(answer.cost.step_s)
+        )
+        if name in traces:  # native and the windowed policy that the engine has
+            assert traces[name].z[1][1] == pytest.approx(float(answer.speedup), rel=1e-9)
+            assert (list(traces[name].x), list(traces[name].y)) == (CONTEXTS, DEPTHS[1:])
+
+
+def test_a_picture_of_one_point_and_a_hostile_name() -> None:
+    model = load_model("qwen3.5-35b-a3b").model_copy(update={"name": HOSTILE[1]})
+    costs = table(model, axes=([2**17], [2], [4032], [1]))
+    figure = breakeven_figure(costs, opening(costs, {}))
+    assert "<img" not in figure.layout.title.text
+    assert [each.type for each in figure.data].count("contour") == 0
 
 
 # --- where it opens --------------------------------------------------------------------------------------------

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from wmtp_sim.render.breakeven.start import Start
+    from wmtp_sim.render.breakeven.table import CostTable
 
 ACCEPTANCE, DEPLOYMENT = "Acceptance", "Deployment"
 
@@ -24,7 +28,10 @@ def breakeven(
     model: Annotated[str, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.")],
     gpu: Annotated[str, typer.Option(help="GPU name (wmtp gpus), or a GPU's TOML or JSON file.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the page goes: report.html.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where it goes: report.html, or a picture for print: .png, .svg.", metavar="FILE"
+        ),
     ] = None,
     context: Annotated[str, typer.Option(help="Committed tokens: a list, or 4K:1M (doubling).")] = "4K:1M",
     depth: Annotated[str, typer.Option(help="Tokens drafted per step: 0:12.")] = "0:12",
@@ -78,7 +85,7 @@ def breakeven(
     from wmtp_sim.errors import InputError
     from wmtp_sim.render.breakeven.start import opening
     from wmtp_sim.render.breakeven.table import CostTable
-    from wmtp_sim.render.files import PAGE, check_output, write_text
+    from wmtp_sim.render.files import PAGE, PICTURES, check_output
     from wmtp_sim.spec.workload import open_grid
 
     if output is None and not as_json:
@@ -86,7 +93,7 @@ def breakeven(
     if acceptance_source not in ("given", "measured", "published", "assumed"):
         raise InputError("--acceptance-source", f"{acceptance_source[:40]!r}", "given, measured, published or assumed")
     if output is not None:
-        check_output(output, (PAGE,), "--output")
+        check_output(output, (PAGE, *PICTURES), "--output")
     axes = {
         "--context": sorted(set(doubling(context, "--context"))),
         "--depth": sorted(set(counting(depth, "--depth"))),
@@ -129,14 +136,26 @@ def breakeven(
     )
     command = shlex.join(["wmtp", *sys.argv[1:]])
     if output is not None:
-        from wmtp_sim.render.breakeven.page import breakeven_page
-
-        write_text(output, breakeven_page(table, start, command))
+        _write(table, start, command, output)
         if not as_json:
-            typer.echo(f"{output.resolve()}: open it in a browser")
+            typer.echo(f"{output.resolve()}{': open it in a browser' if output.suffix.lower() == PAGE else ''}")
     if as_json:
         import json
 
         from wmtp_sim.render.breakeven.document import breakeven_document
 
         typer.echo(json.dumps(breakeven_document(table, start, command), allow_nan=False))
+
+
+def _write(table: CostTable, start: Start, command: str, output: Path) -> None:
+    """The page, or the picture of what it opens with."""
+    from wmtp_sim.render.files import PAGE, write_figure, write_text
+
+    if output.suffix.lower() == PAGE:
+        from wmtp_sim.render.breakeven.page import breakeven_page
+
+        write_text(output, breakeven_page(table, start, command))
+    else:
+        from wmtp_sim.render.breakeven.figure import breakeven_figure
+
+        write_figure(breakeven_figure(table, start), output, flag="--output")

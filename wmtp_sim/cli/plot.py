@@ -109,7 +109,8 @@ def _write(roofs: Roofline, out: Path) -> None:
     if out.suffix.lower() == ".json":
         write_text(out, json.dumps(roofs.document, allow_nan=False) + "\n")
     else:
-        from wmtp_sim.render.roofline_figure import roofline_figure, roofline_notes, shown
+        from wmtp_sim.render.figures import shown
+        from wmtp_sim.render.roofline_figure import roofline_figure, roofline_notes
 
         title = f"{shown(roofs.model)} on {shown(roofs.gpu)}: roofline"
         write_figure(roofline_figure(roofs), out, title, roofline_notes(roofs))

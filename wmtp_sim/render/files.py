@@ -60,7 +60,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(name).unlink(missing_ok=True)
 
 
-def write_figure(figure: Any, path: Path, title: str = "wmtp", notes: Collection[str] = ()) -> None:
+def write_figure(
+    figure: Any, path: Path, title: str = "wmtp", notes: Collection[str] = (), flag: str = "--out"
+) -> None:
     """A plotly figure as a self-contained page (``.html``) or a picture (``.png``, ``.svg``).
 
     ``title`` and ``notes`` are plain text of the page, whatever characters they hold; a picture has neither.
@@ -68,12 +70,13 @@ def write_figure(figure: Any, path: Path, title: str = "wmtp", notes: Collection
     Raises:
         InputError: as `check_output` and `write_text`, and where kaleido finds no browser to draw with.
     """
-    suffix = check_output(path, (PAGE, *PICTURES))
+    suffix = check_output(path, (PAGE, *PICTURES), flag)
     if suffix == PAGE:
         write_text(path, page(figure, title, notes))
     else:
         width = figure.layout.width or PICTURE_WIDTH
-        write_bytes(path, _picture(lambda: figure.to_image(suffix[1:], width=width, scale=SCALE[suffix]), suffix))
+        picture = _picture(lambda: figure.to_image(suffix[1:], width=width, scale=SCALE[suffix]), suffix, flag)
+        write_bytes(path, picture)
 
 
 def page(figure: Any, title: str, notes: Collection[str] = ()) -> str:
@@ -122,14 +125,14 @@ p {{ margin: 0.4em 12px; max-width: 75em; }}
 """
 
 
-def _picture(draw: Callable[[], bytes], suffix: str) -> bytes:
+def _picture(draw: Callable[[], bytes], suffix: str, flag: str) -> bytes:
     """What kaleido draws. It drives a browser, and each of its releases fails in its own words."""
     try:
         return draw()
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         problem = f"{suffix} was not drawn: {said[:160].rstrip('.')}"
-        raise InputError("--out", problem, "kaleido needs Chrome or Chromium on the PATH; or write .html") from None
+        raise InputError(flag, problem, "kaleido needs Chrome or Chromium on the PATH; or write .html") from None
 
 
 def _usual_mode() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
+from wmtp_sim.render.figures import shown
 from wmtp_sim.render.roofline import Attainable, Point, Roofline, Series
 from wmtp_sim.render.spots import Box, spots
 from wmtp_sim.units import tokens
@@ -384,11 +385,6 @@ def _subtitle(roofs: Roofline) -> str:
     points = "" if roofs.measured else "; no measured points of these shapes"
     kernels = f"kernels {shown(roofs.label)}{points}"
     return f"{', '.join(parts)}; {shown(roofs.engine)}; {steps}; {kernels}; marker area: share of the step"
-
-
-def shown(name: str) -> str:
-    """A name from a person's file as a picture shows it: one short line without control or direction characters."""
-    return "".join(c if c.isprintable() else " " for c in name)[:60]
 
 
 def _si(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from wmtp_sim.decide.acceptance import accept_length, alpha_from_accept_length, conditional_from_survival
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
-from wmtp_sim.render.breakeven.table import AXES, CostTable
+from wmtp_sim.render.breakeven.table import AXES, CostTable, FloatArray
 from wmtp_sim.spec.acceptance import (
     Acceptance,
     AcceptLength,
@@ -45,6 +45,13 @@ class Start:
     def index(self, table: CostTable) -> dict[str, int]:
         """The point's place on each axis."""
         return {name: table.axes[name].index(self.point[name]) for name in AXES}
+
+    def lengths(self, policy: str, depths: Sequence[int]) -> FloatArray:
+        """Mean tokens per step at each depth, bonus included, as the page has them before any slider moves."""
+        own = self.windowed is not None and policy != "native"
+        stated = as_rates(self.windowed if own else self.acceptance, self.point["depth"])
+        rates = stated["rates"] or [stated["alpha"]] * max(depths)
+        return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(rates))])[list(depths)]
 
     def at_point(self, table: CostTable) -> Estimate:
         """The estimate of the opening point alone, with its acceptance."""
