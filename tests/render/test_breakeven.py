@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 import wmtp_sim
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.breakeven.document import breakeven_document, packed_document
 from wmtp_sim.render.breakeven.figure import breakeven_figure
 from wmtp_sim.render.breakeven.pack import Packer
-from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page, embedded
+from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page
 from wmtp_sim.render.breakeven.start import as_rates, opening
 from wmtp_sim.render.breakeven.table import CostTable
+from wmtp_sim.render.offline import embedded
 from wmtp_sim.spec.acceptance import AcceptLength, ConstantRate, SurvivalRates
 
 CONTEXTS, DEPTHS, WINDOWS, BATCHES = [2048, 65536, 2**20], [0, 1, 6], [512, 4032, 2**17], [1, 8]
@@ -53,7 +55,7 @@ def unpacked(document: dict[str, Any], packed: dict[str, Any]) -> np.ndarray:
     values = np.frombuffer(content, "<f4").reshape(packed["shape"])
     if packed["folded"]:
         values = np.moveaxis(values[np.asarray(document["fold"])], 1, 2)
-    return np.broadcast_to(values.astype(float), shape)
+    return np.broadcast_to(values.astype(float) * packed.get("times", 1.0), shape)
 
 
 def as_page_sums(document: dict[str, Any], step: str, quantity: int) -> np.ndarray:
@@ -82,6 +84,19 @@ def test_the_embedded_table_is_estimates(model: str, engine: str) -> None:
                         for term in document["terms"]:
                             seen = unpacked(document, document["costs"][name][term][0])[at]
                             assert seen == pytest.approx(float(cost.terms[term]), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", [["host.step_work_s=0.02"], ["host.step_work_s=0.005", "host.base_work_s=0.004"]])
+def test_host_time_that_no_kernel_hides_is_carried(changes: list[str]) -> None:
+    costs = table(engine=load_engine("vllm", changes))
+    document = packed_document(costs, opening(costs, {}))
+    for name, terms in costs.terms.items():
+        for term, timing in terms.items():
+            for packed, values in zip(
+                document["costs"][name][term], (timing.seconds, timing.low, timing.high, timing.bound), strict=True
+            ):
+                np.testing.assert_allclose(unpacked(document, packed), np.broadcast_to(values, costs.shape), rtol=1e-6)
+    assert "times" in document["costs"]["ring"]["host"][1]
 
 
 def test_fits_are_carried(usual: CostTable) -> None:
@@ -186,12 +201,14 @@ def test_script_data_is_escaped() -> None:
     assert embedded({"a": "</script>&\u2028"}) == '{"a":"\\u003c/script\\u003e\\u0026\\u2028"}'
 
 
-@pytest.mark.parametrize("engine", ["sglang", "llama.cpp"])
+@pytest.mark.parametrize("engine", ["sglang", "llama.cpp", "vllm with a slow host"])
 def test_a_large_grid_is_small_and_fast(engine: str) -> None:
+    """Also where host work binds almost everywhere: host time is then what no kernel hides, and folds on no axis."""
+    slow = ["host.step_work_s=0.012"] if "slow" in engine else []
     contexts = np.unique(np.round(np.geomspace(4096, 2**20, 60)))
     windows = np.unique(np.round(np.geomspace(256, 16384, 12)))
     began = time.perf_counter()
-    costs = table(axes=(contexts, range(16), windows, 2 ** np.arange(8)), engine=engine)
+    costs = table(axes=(contexts, range(16), windows, 2 ** np.arange(8)), engine=load_engine(engine.split()[0], slow))
     page = breakeven_page(costs, opening(costs, {"depth": 6}, accept_length=4.5))
     assert time.perf_counter() - began < 3.0
     assert costs.shape == (60, 16, 12, 8)

@@ -48,10 +48,7 @@ def packed_document(table: CostTable, start: Start, command: str = "") -> dict[s
     """Everything, with each term's seconds, range and bound packed (see `Packer`)."""
     packer = Packer(np.asarray(np.broadcast_to(table.estimate.work.windowed, _plane(table))))
     costs = {
-        name: {
-            term: [packer.pack(each) for each in (timing.seconds, timing.low, timing.high, timing.bound)]
-            for term, timing in terms.items()
-        }
+        name: {term: packer.pack_timing(timing) for term, timing in terms.items()}
         for name, terms in table.terms.items()
     }
     fits = {name: packer.pack_flags(np.asarray(memory.fits)) for name, memory in table.estimate.memory.items()}

@@ -1,6 +1,6 @@
-"use strict";
 /* The explorer: costs come from the embedded table, acceptance from the sliders; nothing is fetched. Seconds and tokens. */
-(() => {
+(async () => {
+  "use strict";
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
   const COLOUR = { base: "#888888", native: "#D55E00", flag: "#0072B2", ring: "#009E73" };
@@ -30,8 +30,8 @@
   };
 
   /* A function of (context, depth, window, batch) places; see pack.py for what is stored. */
-  function reader(packed, values = floatsOf(packed.blob)) {
-    const shape = packed.shape;
+  function reader(packed, stored = floatsOf(packed.blob)) {
+    const shape = packed.shape, values = packed.times === undefined ? stored : stored.map((value) => value * packed.times);
     if (packed.folded) {
       const [, depths, batches] = shape, stride = depths * batches, byDepth = depths > 1 ? batches : 0, byBatch = batches > 1 ? 1 : 0;
       return (c, d, w, b) => values[DATA.fold[c][w] * stride + d * byDepth + b * byBatch];
@@ -322,7 +322,7 @@
   const dirty = new Set(Object.keys(CHARTS));
   const seen = new Set(); // charts on the screen: drawn at once, the others when the hand rests
   const BUDGET_MS = 20;
-  let resting = 0, frame = 0;
+  let resting = 0, frame = 0, lastMoveMs = 0;
 
   function draw(id) {
     const { data, layout: made } = CHARTS[id][0]();
@@ -337,7 +337,7 @@
     drawSeen(began);
     clearTimeout(resting);
     resting = setTimeout(flush, 250);
-    window.wmtp.lastMoveMs = performance.now() - began;
+    lastMoveMs = performance.now() - began;
   }
   /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
   function drawSeen(began) {
@@ -494,13 +494,9 @@
 
   // --- start -----------------------------------------------------------------------------------------------------
 
-  window.wmtp = {
-    state, data: DATA, csv, lastMoveMs: 0,
-    /* Every chart's traces as drawn, after drawing what waits. */
-    traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
-  };
-  readTheme();
   write();
+  await plotlyReady();
+  readTheme();
   build();
   label();
   operations();
@@ -515,4 +511,9 @@
   flush();
   for (const id of Object.keys(CHARTS)) watcher.observe(byId(id));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
+  window.wmtp = {
+    state, data: DATA, csv, lastMoveMs: () => lastMoveMs,
+    /* Every chart's traces as drawn, after drawing what waits. */
+    traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
+  };
 })();
