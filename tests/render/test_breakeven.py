@@ -259,6 +259,7 @@ def test_acceptance_reaches_every_depth(usual: CostTable) -> None:
         "alpha": 0.7,
         "rates": None,
         "label": "",
+        "source": "given",
         "kind": "alpha",
     }
     assert as_rates(SurvivalRates([0.8, 0.4]), 2)["rates"] == pytest.approx([0.8, 0.5])

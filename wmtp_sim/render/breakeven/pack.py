@@ -69,6 +69,11 @@ class Packer:
         array = _squeezed(np.asarray(values, dtype=float))
         return {"blob": self._keep(np.packbits(array > 0).tobytes()), "shape": list(array.shape), "folded": False}
 
+    def pack_places(self, values: ArrayLike) -> dict[str, Any]:
+        """The same for whole numbers from 0 to 255, a byte each; never folded."""
+        array = _squeezed(np.asarray(values, dtype=float))
+        return {"blob": self._keep(array.astype(np.uint8).tobytes()), "shape": list(array.shape), "folded": False}
+
     def _folded(self, array: FloatArray) -> FloatArray | None:
         """The array over distinct attended tokens, or None where it is no function of them."""
         contexts, _, windows, _ = array.shape

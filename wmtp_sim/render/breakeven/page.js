@@ -50,6 +50,12 @@
     COSTS[step] = DATA.terms.map((term) => terms[term].map((packed) => reader(packed)));
   }
   for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed, bitsOf(packed.blob));
+  const PARTS = DATA.operations.parts.map((part) => part.map((each) => ({
+    ...each, seconds: reader(each.seconds), bytes: reader(each.bytes), flops: reader(each.flops), runs: reader(each.runs), roof: reader(each.roof, bytesOf(each.roof.blob)),
+  })));
+  const WARNINGS = DATA.warnings.map((each) => ({
+    ...each, where: each.where && reader(each.where, bitsOf(each.where.blob)), numbers: each.numbers.map(({ unit, values }) => ({ unit, at: reader(values) })),
+  }));
 
   function sum(step, quantity, c, d, w, b) {
     let total = 0;
@@ -98,7 +104,7 @@
     if (count >= 1024 && count % 1024 === 0) return `${count / 1024}K`;
     return count.toLocaleString("en-US");
   }
-  const about = (count) => count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
+  const about = (count) => count === Infinity ? "any" : count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
   const ms = (s) => s >= 0.1 ? (s * 1e3).toFixed(0) : s >= 1e-3 ? (s * 1e3).toFixed(2) : (s * 1e3).toFixed(3);
   const percent = (x) => `${(100 * x).toFixed(1)} %`;
   const place = () => [state.context, state.depth, state.window, state.batch];
@@ -306,6 +312,46 @@
     return made;
   }
 
+  // --- lists -----------------------------------------------------------------------------------------------------
+
+  /* The largest operations of a step at the chosen point, longest first; at depth 0 every step is the base step. */
+  function largest() {
+    const at = place(), parts = DATA.operations.steps[AXES.depth[state.depth] ? state.step : "base"];
+    const timed = parts.flatMap((part) => PARTS[part]).map((each) => ({ each, seconds: each.seconds(...at) })).filter(({ seconds }) => seconds > 0);
+    return timed.sort((one, other) => other.seconds - one.seconds).slice(0, DATA.operations.listed).map(({ each, seconds: taken }) => ({
+      term: each.term, name: each.name, known: each.known, seconds: taken, share: taken / seconds(state.step, ...at),
+      bytes: each.bytes(...at), flops: each.flops(...at), runs: each.runs(...at), roof: DATA.operations.roofs[each.roof(...at)],
+    }));
+  }
+  function operations() {
+    const number = (text) => element("td", text, { class: "number" }), at = place(), host = COSTS[state.step][DATA.terms.indexOf("host")][0](...at);
+    byId("operations").replaceChildren(...largest().map((each) => {
+      const row = element("tr");
+      row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
+        number((each.bytes / 1e9).toFixed(3)), number((each.flops / 1e9).toFixed(1)), element("td", each.roof), element("td", each.known));
+      return row;
+    }));
+    const [context, depth, size, batch] = ["context", "depth", "window", "batch"].map((axis) => tokens(AXES[axis][state[axis]]));
+    byId("point").textContent = `At the chosen point: context ${context}, depth ${depth}, window ${size}, batch ${batch}. The step takes ${ms(seconds(state.step, ...at))} ms, ${ms(host)} ms of it host work and waits, which no operation has. Kernels: ${DATA.profile.label}.`;
+  }
+
+  /* Whether a warning about acceptance holds where the sliders stand: the conditions of decide/warnings.py. */
+  const OF_ACCEPTANCE = {
+    "no-acceptance": () => native.kind === null && !state.moved,
+    "same-acceptance": () => DATA.windowable && !state.separate,
+    "acceptance-assumed": () => state.moved || native.source === "assumed",
+    "accept-length-near-1": () => acceptLength("native", AXES.depth[state.depth]) <= DATA.near_one,
+  };
+  const NUMBER = { GB: (bytes) => (bytes / 1e9).toFixed(1), tokens: about, count: (count) => count.toFixed(0) };
+  function warnings() {
+    const at = place(), drafts = AXES.depth[state.depth] > 0;
+    const held = WARNINGS.filter(({ id, where }) => (where ? where(...at) : drafts && OF_ACCEPTANCE[id]()));
+    return held.map(({ id, text, numbers }) => ({ id, text: numbers.reduce((said, { unit, at: value }) => said.replace("{}", () => NUMBER[unit](value(...at))), text) }));
+  }
+  function warn() {
+    byId("warnings").replaceChildren(...warnings().map(({ id, text }) => element("li", `${text} [${id}]`)));
+  }
+
   /* Each chart, and what moves it. */
   const CHARTS = {
     speedup: [speedupChart, "acceptance context window batch depth"],
@@ -318,21 +364,24 @@
     "window-step": [windowStepChart, "context depth batch window"],
     "window-margin": [windowMarginChart, "context depth batch window"],
   };
+  /* The same of lists. */
+  const LISTS = { largest: [operations, "context window batch depth"], distrust: [warn, "acceptance context window batch depth"] };
+  const VIEWS = { ...CHARTS, ...LISTS };
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
-  const dirty = new Set(Object.keys(CHARTS));
-  const seen = new Set(); // charts on the screen: drawn at once, the others when the hand rests
+  const dirty = new Set(Object.keys(VIEWS));
+  const seen = new Set(); // charts and lists on the screen: drawn at once, the others when the hand rests
   const BUDGET_MS = 20;
   let resting = 0, frame = 0, lastMoveMs = 0;
 
   function draw(id) {
-    const { data, layout: made } = CHARTS[id][0]();
-    Plotly.react(byId(id), data, made, CONFIG);
     dirty.delete(id);
+    const drawn = VIEWS[id][0]();
+    if (id in CHARTS) Plotly.react(byId(id), drawn.data, drawn.layout, CONFIG);
   }
   const flush = () => { for (const id of [...dirty]) draw(id); };
   function moved(what) {
     const began = performance.now();
-    for (const [id, [, causes]] of Object.entries(CHARTS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
+    for (const [id, [, causes]] of Object.entries(VIEWS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
     say();
     drawSeen(began);
     clearTimeout(resting);
@@ -341,7 +390,7 @@
   }
   /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
   function drawSeen(began) {
-    for (const id of Object.keys(CHARTS)) {
+    for (const id of Object.keys(VIEWS)) {
       if (!dirty.has(id) || !seen.has(id)) continue;
       if (performance.now() - began > BUDGET_MS) {
         cancelAnimationFrame(frame);
@@ -404,7 +453,7 @@
       box.append(details);
     }
     pick("windowed", WINDOWED, () => moved("windowed"));
-    pick("step", Object.keys(DATA.operations), operations);
+    pick("step", ["base", ...POLICIES], operations);
   }
   function pick(name, values, changed) {
     const select = byId(name);
@@ -437,20 +486,10 @@
     for (const show of controls) show();
     const at = place(), depth = AXES.depth[state.depth];
     const parts = DATA.policies.map(({ name, offered }) => `${name}${offered ? "" : " (what-if)"} ${speedup(name, ...at).toFixed(2)}x`);
-    const over = POLICIES.filter((p) => FITS[p] && !FITS[p](...at));
+    const over = (depth ? POLICIES : ["base"]).filter((step) => !FITS[step](...at));
     const gains = POLICIES.map((p) => speedup(p, ...at)), most = Math.max(...gains);
     const word = !depth ? "Depth 0 drafts nothing" : most > 1.005 ? "Speculation pays" : most < 0.995 ? "Speculation loses" : "Speculation breaks even";
     byId("verdict").textContent = `${word} at depth ${depth}: ${parts.join(", ")}.${over.length ? ` Does not fit in memory: ${over.join(", ")}.` : ""}`;
-  }
-
-  function operations() {
-    const body = byId("operations"), number = (text) => element("td", text, { class: "number" });
-    body.replaceChildren(...DATA.operations[state.step].map((each) => {
-      const row = element("tr");
-      row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
-        number((each.bytes / 1e9).toFixed(3)), number((each.flops / 1e9).toFixed(1)), element("td", each.roof), element("td", each.known));
-      return row;
-    }));
   }
 
   function write() {
@@ -466,9 +505,6 @@
     ];
     if (off.length) labels.push(`what-if, not in this engine for this drafter: ${off.join(", ")}`);
     byId("labels").replaceChildren(...labels.map((text) => element("li", text)));
-    const p = DATA.point;
-    byId("point").textContent = `At the point the command named, whatever the sliders say: context ${tokens(p.context)}, depth ${p.depth}, window ${tokens(p.window)}, batch ${p.batch}. Kernels: ${DATA.profile.label}.`;
-    byId("warnings").replaceChildren(...DATA.warnings.map((each) => element("li", `${each.text} [${each.id}]`)));
     byId("rows").textContent = "Every point of the grid, every policy: seconds, ranges, the five terms, break-even accept length.";
   }
 
@@ -499,7 +535,6 @@
   readTheme();
   build();
   label();
-  operations();
   say();
   byId("download").addEventListener("click", download);
   const watcher = new IntersectionObserver((entries) => {
@@ -509,10 +544,10 @@
     }
   });
   flush();
-  for (const id of Object.keys(CHARTS)) watcher.observe(byId(id));
+  for (const id of Object.keys(VIEWS)) watcher.observe(byId(id));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
   window.wmtp = {
-    state, data: DATA, csv, lastMoveMs: () => lastMoveMs,
+    state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs,
     /* Every chart's traces as drawn, after drawing what waits. */
     traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
   };

@@ -122,7 +122,8 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
     ``label`` says where the numbers come from, and what of them is assumed.
     """
     if acceptance is None:
-        return {"alpha": ALPHA_UNSTATED, "rates": None, "label": "assumed: none was stated", "kind": None}
+        unstated = {"label": "assumed: none was stated", "source": "assumed", "kind": None}
+        return {"alpha": ALPHA_UNSTATED, "rates": None, **unstated}
     length = float(accept_length(acceptance, depth))
     alpha = float(alpha_from_accept_length(length, depth))
     rates, label = None, str(acceptance.source)
@@ -135,7 +136,7 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
             rates = acceptance.rates.tolist()
         case SurvivalRates():
             rates = conditional_from_survival(acceptance.rates).tolist()
-    return {"alpha": alpha, "rates": rates, "label": label, "kind": acceptance.kind}
+    return {"alpha": alpha, "rates": rates, "label": label, "source": acceptance.source, "kind": acceptance.kind}
 
 
 def _nearest(values: list[int], wanted: int) -> int:
