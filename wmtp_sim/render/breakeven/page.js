@@ -240,13 +240,24 @@
   }
 
   const WIN = "#0072B2", LOSE = "#D55E00";
+  const CIVIDIS = ["#00224e", "#434e6c", "#7d7c78", "#bbae6d", "#fee838"].map((colour, i) => [i / 4, colour]);
+  /* The key of two maps that share their colours, as a strip: Plotly's own bar costs a fifth of every redraw. */
+  function key(id, stops, least, most, unit) {
+    byId(id).querySelector(".strip").style.background = `linear-gradient(to right, ${stops.map(([at, colour]) => `${colour} ${100 * at}%`).join(", ")})`;
+    const marks = stops.length === 3 ? [[0, least], [stops[1][0], 1], [1, most]] : [[0, least], [0.5, (least + most) / 2], [1, most]];
+    byId(id).querySelector(".marks").replaceChildren(...marks.map(([at, value], i) => {
+      const mark = element("span", `${value.toFixed(i === 1 && stops.length === 3 ? 0 : 1)}${unit}`);
+      mark.style.left = `${100 * at}%`;
+      return mark;
+    }));
+  }
   function mapChart(policy) {
     const [, , w, b] = place(), places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
     const x = AXES.context, y = places.map((d) => AXES.depth[d]);
     const z = places.map((d) => x.map((_, c) => speedup(policy, c, d, w, b)));
-    const most = Math.max(2, mapTop(w, b)), bar = { thickness: 12, outlinewidth: 0, title: { text: "x" } };
-    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, colorbar: bar,
-      colorscale: [[0, LOSE], [1 / most, theme.mid], [1, WIN]], hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
+    const most = Math.max(2, mapTop(w, b)), colorscale = [[0, LOSE], [1 / most, theme.mid], [1, WIN]];
+    key("key-speedup", colorscale, 0, most, "x");
+    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, showscale: false, colorscale, hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
     if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
     if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
     return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { title: { text: "depth (tokens drafted)" }, range: cells(y, false), dtick: everyDepth() }) };
@@ -259,6 +270,18 @@
     }
     return most;
   }
+  /* The ends of both accept-length maps. */
+  function lengthEnds(d, w) {
+    let least = Infinity, most = 0;
+    for (const policy of ["native", state.windowed]) {
+      AXES.context.forEach((_, c) => AXES.batch.forEach((__, b) => {
+        const needed = breakEven(policy, c, d, w, b);
+        least = Math.min(least, needed);
+        most = Math.max(most, needed);
+      }));
+    }
+    return [least, Math.max(most, least + 0.1)];
+  }
   function contour(name, x, y, z, level, dash) {
     return { name, type: "contour", x, y, z, showscale: false, hoverinfo: "skip", autocontour: false,
       contours: { start: level, end: level, size: 1, coloring: "none", showlabels: false }, line: { color: theme.ink, width: 2.5, dash, smoothing: 0 } };
@@ -269,7 +292,9 @@
   function lengthChart(policy) {
     const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d];
     const z = y.map((_, b) => x.map((__, c) => breakEven(policy, c, d, w, b)));
-    const data = [{ name: policy, type: "heatmap", x, y, z, colorscale: "Cividis", colorbar: { thickness: 12, outlinewidth: 0, title: { text: "AL" } }, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
+    const [zmin, zmax] = lengthEnds(d, w);
+    key("key-length", CIVIDIS, zmin, zmax, "");
+    const data = [{ name: policy, type: "heatmap", x, y, z, zmin, zmax, showscale: false, colorscale: CIVIDIS, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
       hovertemplate: "context %{x:,}, batch %{y}: AL %{z:.3f}<extra></extra>" }];
     if (x.length > 1 && y.length > 1) {
       data.push(contour(`${policy} accept length`, x, y, z, acceptLength(policy, depth), "solid"), contour(`${policy} unwinnable`, x, y, z, depth + 1, "dot"));
@@ -359,7 +384,7 @@
     losing: [losingChart, "acceptance window batch"],
     "map-native": [() => mapChart("native"), "acceptance window batch context depth windowed"],
     "map-windowed": [() => mapChart(state.windowed), "acceptance window batch context depth windowed"],
-    "length-native": [() => lengthChart("native"), "acceptance window depth context batch"],
+    "length-native": [() => lengthChart("native"), "acceptance window depth context batch windowed"],
     "length-windowed": [() => lengthChart(state.windowed), "acceptance window depth context batch windowed"],
     "window-step": [windowStepChart, "context depth batch window"],
     "window-margin": [windowMarginChart, "context depth batch window"],
@@ -370,8 +395,8 @@
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
   const dirty = new Set(Object.keys(VIEWS));
   const seen = new Set(); // charts and lists on the screen: drawn at once, the others when the hand rests
-  const BUDGET_MS = 20;
-  let resting = 0, frame = 0, lastMoveMs = 0;
+  const BUDGET_MS = 10;
+  let resting = 0, rested = false, waits = false, lastMoveMs = 0;
 
   function draw(id) {
     dirty.delete(id);
@@ -379,25 +404,27 @@
     if (id in CHARTS) Plotly.react(byId(id), drawn.data, drawn.layout, CONFIG);
   }
   const flush = () => { for (const id of [...dirty]) draw(id); };
+  const waiting = () => [...dirty].filter((id) => rested || seen.has(id)); // the longest first: a set keeps the order of arrival
   function moved(what) {
     const began = performance.now();
     for (const [id, [, causes]] of Object.entries(VIEWS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
+    rested = false;
     say();
-    drawSeen(began);
+    drawSome();
     clearTimeout(resting);
-    resting = setTimeout(flush, 250);
+    resting = setTimeout(() => { rested = true; drawSome(); }, 250);
     lastMoveMs = performance.now() - began;
   }
-  /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
-  function drawSeen(began) {
-    for (const id of Object.keys(VIEWS)) {
-      if (!dirty.has(id) || !seen.has(id)) continue;
-      if (performance.now() - began > BUDGET_MS) {
-        cancelAnimationFrame(frame);
-        frame = requestAnimationFrame(() => drawSeen(performance.now()));
-        return;
-      }
+  /* What waits while the budget lasts, one view at least; the rest after the frame is painted, so that no slider sticks. */
+  function drawSome() {
+    const until = performance.now() + BUDGET_MS;
+    for (const id of waiting()) {
       draw(id);
+      if (performance.now() > until) break;
+    }
+    if (!waits && waiting().length) {
+      waits = true;
+      requestAnimationFrame(() => setTimeout(() => { waits = false; drawSome(); }));
     }
   }
 
@@ -547,7 +574,7 @@
   for (const id of Object.keys(VIEWS)) watcher.observe(byId(id));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
   window.wmtp = {
-    state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs,
+    state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs, waiting: () => waiting().length,
     /* Every chart's traces as drawn, after drawing what waits. */
     traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
   };
