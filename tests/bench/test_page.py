@@ -5,7 +5,6 @@ browser draws without a GPU here, so the paint is its slowest.
 """
 
 import statistics
-import time
 
 import numpy as np
 import pytest
@@ -72,8 +71,6 @@ def test_a_move(benchmark, browser, tmp_path, axes, scrolled):
     path.write_text(page(axes), encoding="utf-8")
     browser.driver.set_window_size(1400, 1000)
     browser.open(path)
-    while not browser.run("return Boolean(window.wmtp)"):
-        time.sleep(0.05)
     browser.run("window.scrollTo(0, arguments[0])", scrolled)
     measured = benchmark.pedantic(all_moves, (browser,), rounds=1, warmup_rounds=1)
     for name, times in measured.items():

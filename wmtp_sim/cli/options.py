@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
 from wmtp_sim.errors import InputError
-
-if TYPE_CHECKING:
-    from wmtp_sim.spec.acceptance import Source
+from wmtp_sim.spec.acceptance import Source
 
 ACCEPTANCE, DEPLOYMENT = "Acceptance", "Deployment"
 
@@ -68,8 +66,6 @@ ProfileName = Annotated[
 
 def checked_source(text: str) -> Source:
     """The value of ``--acceptance-source``. Raises `InputError` naming it."""
-    from wmtp_sim.spec.acceptance import Source  # brings NumPy, which --help does without
-
     if text not in get_args(Source):
         raise InputError("--acceptance-source", f"{text[:40]!r}", "given, measured, published or assumed")
     return cast(Source, text)

@@ -113,8 +113,8 @@ def _write(roofs: Roofline, out: Path) -> None:
         write_text(out, json.dumps(roofs.document, allow_nan=False) + "\n")
     else:
         from wmtp_sim.render.figures import shown
-        from wmtp_sim.render.roofline_figure import roofline_figure, roofline_notes
+        from wmtp_sim.render.roofline_figure import roofline_figure, roofline_notes, roofline_rows
 
         title = f"{shown(roofs.model)} on {shown(roofs.gpu)}: roofline"
-        write_figure(roofline_figure(roofs), out, title, roofline_notes(roofs))
+        write_figure(roofline_figure(roofs), out, title, roofline_notes(roofs), roofline_rows(roofs))
     typer.echo(f"wmtp: roofline: {out}", err=True)

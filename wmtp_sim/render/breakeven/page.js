@@ -3,8 +3,6 @@
   "use strict";
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
-  const COLOUR = { base: "#888888", native: "#D55E00", flag: "#0072B2", ring: "#009E73" };
-  const TERM_COLOUR = { draft: "#E69F00", verify: "#56B4E9", extend: "#CC79A7", sample: "#F0E442", host: "#999999" };
   const DASH = { native: "solid", flag: "solid", ring: "dash" };
   const byId = (id) => document.getElementById(id);
 
@@ -111,11 +109,10 @@
 
   // --- charts ----------------------------------------------------------------------------------------------------
 
-  let theme = {};
+  const theme = {}; // the palette of the system's mode, by the names of figures.py
   function readTheme() {
-    const style = getComputedStyle(document.documentElement);
-    for (const name of ["ground", "ink", "soft", "line", "mid"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
-    COLOUR.flag = style.getPropertyValue("--accent").trim(); // the palette's blue, or its sky blue on dark ground
+    const style = getComputedStyle(document.documentElement), names = ["ground", "ink", "soft", "line", "mid", "win", "lose", ...POLICIES, ...DATA.terms];
+    for (const name of names) theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 
   const narrow = () => window.innerWidth < 640;
@@ -165,16 +162,16 @@
       top = Math.max(top, 1.06 * Math.max(...upper));
       if (depths.length > 1) {
         data.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
-          mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: COLOUR[policy] + "1c", hoverinfo: "skip" });
+          mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: theme[policy] + "1c", hoverinfo: "skip" });
       }
       const dead = depths.map((depth, d) => breakEven(policy, c, d, w, b) > depth + 1);
-      data.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] },
-        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : COLOUR[policy])) },
+      data.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] },
+        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : theme[policy])) },
         hovertemplate: `${policy}, depth %{x}: %{y:.3f}x<extra></extra>` });
       const best = y.indexOf(Math.max(...y));
       data.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
-        marker: { size: 15, symbol: "star", color: COLOUR[policy], line: { color: theme.ground, width: 1.5 } } });
-      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: COLOUR[policy] });
+        marker: { size: 15, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
+      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: theme[policy] });
     }
     const span = depths[depths.length - 1] - depths[0] || 1;
     const hopeless = depths.filter((depth, d) => POLICIES.every((policy) => breakEven(policy, c, d, w, b) > depth + 1));
@@ -198,7 +195,7 @@
   function termsChart() {
     const steps = ["base", ...POLICIES], at = place();
     const data = DATA.terms.map((term, i) => ({
-      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: TERM_COLOUR[term] },
+      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: theme[term] },
       hovertemplate: `%{x}, ${term}: %{y:.3f} ms<extra></extra>`,
     }));
     const totals = steps.map((step) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
@@ -225,10 +222,10 @@
       const found = places.map((d) => crossings(policy, d, w, b));
       const lines = { beyond: found.map((each) => each.beyond), below: found.map((each) => each.below) };
       for (const [side, y] of Object.entries(lines)) {
-        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
+        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
           marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${policy}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
         const at = y.findLastIndex((value) => value !== null);
-        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: COLOUR[policy] });
+        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: theme[policy] });
       }
       if (found.every((each) => each.beyond === null && each.below === null)) quiet.push(policy);
     }
@@ -239,14 +236,13 @@
       { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 75, t: 15, b: 50 } }) };
   }
 
-  const WIN = "#0072B2", LOSE = "#D55E00";
   const CIVIDIS = ["#00224e", "#434e6c", "#7d7c78", "#bbae6d", "#fee838"].map((colour, i) => [i / 4, colour]);
   /* The key of two maps that share their colours, as a strip: Plotly's own bar costs a fifth of every redraw. */
   function key(id, stops, least, most, unit) {
     byId(id).querySelector(".strip").style.background = `linear-gradient(to right, ${stops.map(([at, colour]) => `${colour} ${100 * at}%`).join(", ")})`;
     const marks = stops.length === 3 ? [[0, least], [stops[1][0], 1], [1, most]] : [[0, least], [0.5, (least + most) / 2], [1, most]];
     byId(id).querySelector(".marks").replaceChildren(...marks.map(([at, value], i) => {
-      const mark = element("span", `${value.toFixed(i === 1 && stops.length === 3 ? 0 : 1)}${unit}`);
+      const mark = element("span", `${stops.length === 3 && i < 2 ? value : value.toFixed(1)}${unit}`);
       mark.style.left = `${100 * at}%`;
       return mark;
     }));
@@ -255,7 +251,7 @@
     const [, , w, b] = place(), places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
     const x = AXES.context, y = places.map((d) => AXES.depth[d]);
     const z = places.map((d) => x.map((_, c) => speedup(policy, c, d, w, b)));
-    const most = Math.max(2, mapTop(w, b)), colorscale = [[0, LOSE], [1 / most, theme.mid], [1, WIN]];
+    const most = Math.max(2, mapTop(w, b)), colorscale = [[0, theme.lose], [1 / most, theme.mid], [1, theme.win]];
     key("key-speedup", colorscale, 0, most, "x");
     const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, showscale: false, colorscale, hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
     if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
@@ -305,13 +301,13 @@
   }
 
   function windowStepChart() {
-    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: COLOUR.native }];
+    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: theme.native }];
     for (const policy of WINDOWED) {
       const y = x.map((_, w) => 1e3 * seconds(policy, c, d, w, b));
-      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: COLOUR[policy] });
+      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: theme[policy] });
     }
-    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: COLOUR.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
+    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: theme.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
     return { data, layout: windowLayout("step (ms)", data, ends) };
   }
 
@@ -320,11 +316,11 @@
     for (const policy of WINDOWED) {
       const margin = x.map((_, w) => seconds("native", c, d, w, b) / seconds(policy, c, d, w, b) - 1);
       const loss = margin.map((m) => 100 * m / (1 + m));
-      const line = { color: COLOUR[policy], width: 2.5 };
+      const line = { color: theme[policy], width: 2.5 };
       data.push({ name: `${policy} margin`, x, y: margin.map((m) => 100 * m), mode: "lines+markers", line, hovertemplate: `${policy}, window %{x:,}: margin %{y:.2f} %<extra></extra>` });
       data.push({ name: `${policy} cancelling loss`, x, y: loss, mode: "lines+markers", line: { ...line, dash: "dash", width: 1.5 }, marker: { size: 4 }, hovertemplate: `${policy}, window %{x:,}: cancelled by %{y:.2f} % of AL<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: COLOUR[policy] });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: COLOUR[policy] });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: theme[policy] });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: theme[policy] });
     }
     return { data, layout: windowLayout("%", data, ends) };
   }
@@ -573,6 +569,7 @@
   flush();
   for (const id of Object.keys(VIEWS)) watcher.observe(byId(id));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
+  document.documentElement.dataset.drawn = "yes";
   window.wmtp = {
     state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs, waiting: () => waiting().length,
     /* Every chart's traces as drawn, after drawing what waits. */

@@ -8,6 +8,7 @@ from wmtp_sim.errors import InputError
 from wmtp_sim.render.breakeven.document import packed_document
 from wmtp_sim.render.breakeven.start import Start
 from wmtp_sim.render.breakeven.table import CostTable
+from wmtp_sim.render.figures import style
 from wmtp_sim.render.offline import embedded, filled, plotly, unpack_script
 
 #: A page is sent by mail; Plotly's script alone is 2 MB.
@@ -21,7 +22,7 @@ def breakeven_page(table: CostTable, start: Start, command: str = "") -> str:
         InputError: ``--context``, where the grid makes a page above `MAX_BYTES`.
     """
     parts = {
-        "STYLE": _text("page.css"),
+        "STYLE": style() + _text("page.css"),
         "PLOTLY": plotly(),
         "DATA": embedded(packed_document(table, start, command)),
         "SCRIPT": unpack_script() + _text("page.js"),
