@@ -109,7 +109,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     head, *body = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in _tagged(rows))
     lines = "".join(f"<tr>{row}</tr>" for row in body)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-    return f'<details><summary>The figure as a table</summary><div class="scroll" tabindex="0">{table}</div></details>'
+    inside = f'<div class="scroll" tabindex="0" role="region" aria-label="The figure as a table">{table}</div>'
+    return f"<details><summary>The figure as a table</summary>{inside}</details>"
 
 
 def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:

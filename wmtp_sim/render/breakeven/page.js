@@ -188,7 +188,7 @@
           { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: theme.ink, width: 1.5 } },
           { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
         ],
-        annotations: [{ xref: "paper", x: 0.01, y: 1, yanchor: "top", yshift: -3, xanchor: "left", showarrow: false, text: "break-even; below, speculation loses", font: { color: theme.soft, size: 12 } },
+        annotations: [{ xref: "paper", x: 0.01, y: 0, yanchor: "bottom", xanchor: "left", showarrow: false, text: "below 1: speculation loses", font: { color: theme.soft, size: 12 } },
           ...unwinnable, ...endLabels(ends, top)] }) };
   }
 
