@@ -152,7 +152,7 @@
   }
 
   function speedupChart() {
-    const [c, , w, b] = place(), depths = AXES.depth, data = [], ends = [];
+    const [c, , w, b] = place(), depths = AXES.depth, bands = [], lines = [], ends = []; // bands lie under every line
     let top = 1.2;
     for (const policy of POLICIES) {
       const y = depths.map((_, d) => speedup(policy, c, d, w, b));
@@ -161,15 +161,15 @@
       const upper = over(low), lower = over(high); // at depth 0 the step is the base step itself
       top = Math.max(top, 1.06 * Math.max(...upper));
       if (depths.length > 1) {
-        data.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
+        bands.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
           mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: theme[policy] + "1c", hoverinfo: "skip" });
       }
       const dead = depths.map((depth, d) => breakEven(policy, c, d, w, b) > depth + 1);
-      data.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] },
+      lines.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] },
         marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : theme[policy])) },
         hovertemplate: `${policy}, depth %{x}: %{y:.3f}x<extra></extra>` });
       const best = y.indexOf(Math.max(...y));
-      data.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
+      lines.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
         marker: { size: 15, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
       ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: theme[policy] });
     }
@@ -178,7 +178,7 @@
     const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
     const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
     if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
-    return { data, layout: layout(
+    return { data: [...bands, ...lines], layout: layout(
       { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
       { title: { text: "speedup (x)" }, range: [0, top] },
       { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
@@ -456,7 +456,7 @@
 
   function build() {
     const box = byId("sliders");
-    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "per position" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
+    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "rates" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
     box.append(alpha);
     for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
       box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
