@@ -17,9 +17,12 @@ class Browser:
         self.driver = driver
 
     def open(self, path: Path) -> None:
-        """Open a page from disk; what the console said of earlier pages is forgotten."""
+        """Open a page from disk, until its charts are drawn; what the console said of earlier pages is forgotten."""
         self.errors()
         self.driver.get(path.resolve().as_uri())
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.driver, 60).until(lambda _: self.run("return 'drawn' in document.documentElement.dataset"))
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What a script returns; it finds its arguments in ``arguments``."""

@@ -17,9 +17,11 @@ import pytest
 import wmtp_sim
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
+from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.breakeven.page import breakeven_page
 from wmtp_sim.render.breakeven.start import opening
 from wmtp_sim.render.breakeven.table import CostTable
+from wmtp_sim.render.tables import summed
 
 waiting = pytest.importorskip("selenium.webdriver.support.wait")
 pytestmark = pytest.mark.xdist_group("browser")
@@ -167,6 +169,61 @@ def test_every_slider_recomputes_what_python_says(opened: Callable[..., Any], en
         "const e = document.getElementById('windowed'); e.value = 'ring'; e.dispatchEvent(new Event('change'));"
     )
     check(read(page), grid(engine=engine, alpha=1.0), (1, 0, 0, 2), windowed="ring")
+
+
+AXES = {"context": CONTEXTS, "depth": DEPTHS, "window": WINDOWS, "batch": BATCHES}
+
+
+@pytest.mark.parametrize(("model", "engine"), [(MODEL, "sglang"), ("deepseek-v3.2", "vllm")])
+def test_operations_and_warnings_follow_the_sliders(opened: Callable[..., Any], model: str, engine: str) -> None:
+    page = opened({"depth": 3}, model=model, engine=engine, alpha=0.8)
+    places = {"context": 3, "depth": 3, "window": 1, "batch": 0}
+    for moves in ({}, {"context": 0, "window": 2}, {"context": 2, "batch": 2, "depth": 8}, {"depth": 1}, {"depth": 0}):
+        for name, place in moves.items():
+            move(page, name, place)
+        places |= moves
+        sizes = {name: values[places[name]] for name, values in AXES.items()}
+        answer = wmtp_sim.estimate(model, GPU, **sizes, engine=engine, alpha=0.8)
+        assert page.execute_script("return window.wmtp.warnings()") == [
+            {"id": each.id, "text": each.text} for each in warnings(answer)
+        ]
+        for step in ("base", *POLICIES):
+            page.execute_script("window.wmtp.state.step = arguments[0]", step)
+            check_largest(page.execute_script("return window.wmtp.largest()"), answer, step)
+    shown = page.execute_script("return document.getElementById('warnings').children.length")
+    assert shown == len(warnings(answer))
+
+
+def check_largest(shown: list[dict[str, Any]], answer: Any, step: str) -> None:
+    """The page's list of operations against one point's estimate; at depth 0 every step is the base step."""
+    chosen = answer.all_steps[step if answer.work.depth > 0 else "base"]
+    expected = sorted(summed(chosen.entries), key=lambda each: -float(each.seconds))[:10]
+    assert [(each["term"], each["name"]) for each in shown] == [
+        (each.example.term, each.example.operation.name) for each in expected
+    ]
+    assert [each["roof"] for each in shown] == [
+        answer.machine.binding_roof(each.example.operation) for each in expected
+    ]
+    for name in ("seconds", "bytes", "flops", "runs"):
+        wanted = [float(getattr(each, name)) for each in expected]
+        np.testing.assert_allclose([each[name] for each in shown], wanted, **SAME)
+    shares = [float(each.seconds) / float(chosen.seconds) for each in expected]
+    np.testing.assert_allclose([each["share"] for each in shown], shares, **SAME)
+
+
+def test_warnings_about_acceptance_follow_the_sliders(opened: Callable[..., Any]) -> None:
+    page = opened({"depth": 3})
+    sizes = {"context": 2**20, "depth": 3, "window": 4032, "batch": 1}
+    ids = "return window.wmtp.warnings().map((each) => each.id)"
+    unstated = page.execute_script(ids)
+    assert unstated[unstated.index("same-acceptance") - 1] == "no-acceptance"  # the page still assumes one
+    for alpha in (0.8, 0.0):
+        move(page, "alpha", alpha)
+        answer = wmtp_sim.estimate(MODEL, GPU, **sizes, alpha=alpha, acceptance_source="assumed")
+        assert page.execute_script(ids) == [each.id for each in warnings(answer)]
+        assert set(unstated) - {"no-acceptance"} <= set(page.execute_script(ids))
+    move(page, "windowed-alpha", 0.0)
+    assert "same-acceptance" not in page.execute_script(ids)
 
 
 def test_rates_per_position(opened: Callable[..., Any]) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plotly.graph_objects import Figure
 
 from tests.cli.conftest import Run
+from wmtp_sim.render import files
 
 SMALL = ("breakeven", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "64K:1M", "--depth", "0:4", "--batch", "1,8")
 
@@ -19,6 +21,26 @@ def test_a_page_is_written_and_named(run: Run, tmp_path: Path) -> None:
     assert str(path) in ran.out
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_suffix_says_what_is_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(Figure, "to_image", lambda figure, kind, **sizes: drawn.append(kind) or kind.encode())
+    monkeypatch.setattr(files, "find_spec", lambda name: True)
+    for name in ("a.png", "a.SVG"):
+        ran = run(*SMALL, "--alpha", "0.8", "-o", tmp_path / name)
+        assert (ran.status, ran.err, ran.out) == (0, "", f"{tmp_path / name}\n")
+    assert drawn == ["png", "svg"]
+    assert (tmp_path / "a.SVG").read_bytes() == b"svg"
+
+
+def test_a_picture_without_kaleido(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    line = refused(*SMALL, "-o", tmp_path / "a.png")
+    assert line.startswith("--output: .png pictures need kaleido, which is not installed; pip install 'kaleido")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_data_alone(run: Run) -> None:

@@ -14,7 +14,7 @@ from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.profiles import IDEAL, load_profile, uncalibrated
 from wmtp_sim.errors import InputError
-from wmtp_sim.machine.machine import NOTHING, Machine
+from wmtp_sim.machine.machine import NOTHING, ROOFS, Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.engine import AttentionKernel
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
@@ -210,6 +210,12 @@ def test_arrays_broadcast():
 def test_binding_roof(more, roof):
     """Of arrays, the longest leg anywhere: 40 ms of FLOPs against 2 ms of bytes."""
     assert MACHINE.binding_roof(replace(MEMORY, **more)) == roof
+
+
+def test_binding_roofs_of_points():
+    """Each point's own: 2 ms of bytes against no FLOPs, and 40 ms of FLOPs against no bytes."""
+    both = replace(MEMORY, weights=np.array([1e9, 1.0]), flops=np.array([1.0, 1e12]), kernel="collective")
+    assert [ROOFS[place] for place in MACHINE.binding_roofs(both)] == ["link", "math"]
 
 
 def test_collectives_use_one_direction_of_the_link():

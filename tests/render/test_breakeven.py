@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,16 @@ import numpy as np
 import pytest
 
 import wmtp_sim
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.breakeven.document import breakeven_document, packed_document
+from wmtp_sim.render.breakeven.figure import breakeven_figure
 from wmtp_sim.render.breakeven.pack import Packer
-from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page, embedded
+from wmtp_sim.render.breakeven.page import MAX_BYTES, breakeven_page
 from wmtp_sim.render.breakeven.start import as_rates, opening
 from wmtp_sim.render.breakeven.table import CostTable
+from wmtp_sim.render.offline import embedded
 from wmtp_sim.spec.acceptance import AcceptLength, ConstantRate, SurvivalRates
 
 CONTEXTS, DEPTHS, WINDOWS, BATCHES = [2048, 65536, 2**20], [0, 1, 6], [512, 4032, 2**17], [1, 8]
@@ -52,7 +54,7 @@ def unpacked(document: dict[str, Any], packed: dict[str, Any]) -> np.ndarray:
     values = np.frombuffer(content, "<f4").reshape(packed["shape"])
     if packed["folded"]:
         values = np.moveaxis(values[np.asarray(document["fold"])], 1, 2)
-    return np.broadcast_to(values.astype(float), shape)
+    return np.broadcast_to(values.astype(float) * packed.get("times", 1.0), shape)
 
 
 def as_page_sums(document: dict[str, Any], step: str, quantity: int) -> np.ndarray:
@@ -81,6 +83,19 @@ def test_the_embedded_table_is_estimates(model: str, engine: str) -> None:
                         for term in document["terms"]:
                             seen = unpacked(document, document["costs"][name][term][0])[at]
                             assert seen == pytest.approx(float(cost.terms[term]), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", [["host.step_work_s=0.02"], ["host.step_work_s=0.005", "host.base_work_s=0.004"]])
+def test_host_time_that_no_kernel_hides_is_carried(changes: list[str]) -> None:
+    costs = table(engine=load_engine("vllm", changes))
+    document = packed_document(costs, opening(costs, {}))
+    for name, terms in costs.terms.items():
+        for term, timing in terms.items():
+            for packed, values in zip(
+                document["costs"][name][term], (timing.seconds, timing.low, timing.high, timing.bound), strict=True
+            ):
+                np.testing.assert_allclose(unpacked(document, packed), np.broadcast_to(values, costs.shape), rtol=1e-6)
+    assert "times" in document["costs"]["ring"]["host"][1]
 
 
 def test_fits_are_carried(usual: CostTable) -> None:
@@ -185,16 +200,49 @@ def test_script_data_is_escaped() -> None:
     assert embedded({"a": "</script>&\u2028"}) == '{"a":"\\u003c/script\\u003e\\u0026\\u2028"}'
 
 
-@pytest.mark.parametrize("engine", ["sglang", "llama.cpp"])
-def test_a_large_grid_is_small_and_fast(engine: str) -> None:
+@pytest.mark.parametrize("engine", ["sglang", "llama.cpp", "vllm with a slow host"])
+def test_a_large_grid_is_small(engine: str) -> None:
+    """Also where host work binds almost everywhere: host time is then what no kernel hides, and folds on no axis."""
+    slow = ["host.step_work_s=0.012"] if "slow" in engine else []
     contexts = np.unique(np.round(np.geomspace(4096, 2**20, 60)))
     windows = np.unique(np.round(np.geomspace(256, 16384, 12)))
-    began = time.perf_counter()
-    costs = table(axes=(contexts, range(16), windows, 2 ** np.arange(8)), engine=engine)
+    costs = table(axes=(contexts, range(16), windows, 2 ** np.arange(8)), engine=load_engine(engine.split()[0], slow))
     page = breakeven_page(costs, opening(costs, {"depth": 6}, accept_length=4.5))
-    assert time.perf_counter() - began < 3.0
     assert costs.shape == (60, 16, 12, 8)
     assert len(page.encode()) <= MAX_BYTES
+
+
+# --- the picture -----------------------------------------------------------------------------------------------
+
+
+def test_the_picture_shows_what_the_page_opens_with(usual: CostTable) -> None:
+    start = opening(usual, {"context": 65536, "depth": 6}, accept_length=4.5, windowed_accept_length=4.2)
+    traces = {each.name: each for each in breakeven_figure(usual, start).data}
+    sizes = {"context": 65536, "depth": 6, "window": 4032, "batch": 1}
+    for name, length in (("native", 4.5), ("flag", 4.2), ("ring", 4.2)):
+        answer = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", **sizes, accept_length=length).policies[name]  # type: ignore[index]
+        (line,) = [each for title, each in traces.items() if re.match(f"{name}.*: best", title)]
+        assert line.x[2] == 6
+        assert line.y[2] == pytest.approx(float(answer.speedup), rel=1e-9)
+        best = max(range(len(DEPTHS)), key=lambda place: line.y[place])
+        assert line.name.endswith(f": best {line.y[best]:.2f}x at depth {DEPTHS[best]}")
+        band, place = traces[f"{name} band"], list(traces["draft"].x).index(name)
+        assert band.y[2] == pytest.approx(length * float(answer.base.step_s / answer.cost.low_s), rel=1e-9)
+        assert band.y[3] == pytest.approx(length * float(answer.base.step_s / answer.cost.high_s), rel=1e-9)
+        assert sum(traces[term].y[place] for term in answer.cost.terms) == pytest.approx(
+            1e3 * float(answer.cost.step_s)
+        )
+        if name in traces:  # native and the windowed policy that the engine has
+            assert traces[name].z[1][1] == pytest.approx(float(answer.speedup), rel=1e-9)
+            assert (list(traces[name].x), list(traces[name].y)) == (CONTEXTS, DEPTHS[1:])
+
+
+def test_a_picture_of_one_point_and_a_hostile_name() -> None:
+    model = load_model("qwen3.5-35b-a3b").model_copy(update={"name": HOSTILE[1]})
+    costs = table(model, axes=([2**17], [2], [4032], [1]))
+    figure = breakeven_figure(costs, opening(costs, {}))
+    assert "<img" not in figure.layout.title.text
+    assert [each.type for each in figure.data].count("contour") == 0
 
 
 # --- where it opens --------------------------------------------------------------------------------------------
@@ -208,6 +256,7 @@ def test_acceptance_reaches_every_depth(usual: CostTable) -> None:
         "alpha": 0.7,
         "rates": None,
         "label": "",
+        "source": "given",
         "kind": "alpha",
     }
     assert as_rates(SurvivalRates([0.8, 0.4]), 2)["rates"] == pytest.approx([0.8, 0.5])

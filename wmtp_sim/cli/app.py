@@ -9,6 +9,33 @@ import typer
 from wmtp_sim import __version__
 from wmtp_sim.cli.breakeven import breakeven
 from wmtp_sim.cli.calibrate import calibrate
+from wmtp_sim.cli.options import (
+    ACCEPTANCE,
+    AcceptanceSource,
+    Alpha,
+    Conditional,
+    DrafterName,
+    DraftKv,
+    DraftWeights,
+    EngineName,
+    EngineSet,
+    ExpertParallel,
+    GpuName,
+    HeadWeights,
+    JsonFlag,
+    Kv,
+    ModelName,
+    Overlap,
+    ProfileName,
+    RoutingSkew,
+    Sink,
+    Survival,
+    Tp,
+    Weights,
+    Window,
+    WindowedAcceptLength,
+    checked_source,
+)
 from wmtp_sim.cli.plot import plot_app
 from wmtp_sim.cli.profiles import profiles_app, validate
 
@@ -19,8 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, complete and schema-versioned.")]
 
 
 def _version(asked: bool) -> None:
@@ -43,66 +68,35 @@ def options(
 
 @app.command()
 def estimate(
-    model: Annotated[str, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.")],
-    gpu: Annotated[str, typer.Option(help="GPU name (wmtp gpus), or a GPU's TOML or JSON file.")],
+    model: ModelName,
+    gpu: GpuName,
     context: Annotated[str, typer.Option(help="Committed tokens: 1M, 128K, 4K,32K or 4K:1M (doubling).")],
     depth: Annotated[str, typer.Option(help="Tokens drafted per step: 6 or 0:12. 0 is no speculation.")] = "3",
-    window: Annotated[str, typer.Option(help="Recent tokens that a windowed draft attends.")] = "4032",
-    sink: Annotated[str, typer.Option(help="First tokens that a windowed draft attends.")] = "64",
+    window: Window = "4032",
+    sink: Sink = "64",
     batch: Annotated[str, typer.Option(help="Sequences decoded together: 8 or 1:64 (doubling).")] = "1",
     accept_length: Annotated[
         float | None,
-        typer.Option(help="Mean tokens per step, bonus included (SGLang accept len).", rich_help_panel="Acceptance"),
+        typer.Option(help="Mean tokens per step, bonus included (SGLang accept len).", rich_help_panel=ACCEPTANCE),
     ] = None,
-    windowed_accept_length: Annotated[
-        float | None, typer.Option(help="The same for windowed drafts, where it differs.", rich_help_panel="Acceptance")
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="One conditional acceptance rate for every position.", rich_help_panel="Acceptance"),
-    ] = None,
-    survival: Annotated[
-        str | None,
-        typer.Option(
-            help="P(first j tokens accepted), per position: vLLM's per-position rate.", rich_help_panel="Acceptance"
-        ),
-    ] = None,
-    conditional: Annotated[
-        str | None,
-        typer.Option(help="P(token j accepted, given those before), per position.", rich_help_panel="Acceptance"),
-    ] = None,
-    acceptance_source: Annotated[
-        str, typer.Option(help="given, measured, published or assumed.", rich_help_panel="Acceptance")
-    ] = "given",
-    engine: Annotated[str, typer.Option(help="sglang, vllm@0.26 (wmtp engines), or an engine's TOML file.")] = "sglang",
-    engine_set: Annotated[
-        list[str] | None,
-        typer.Option(help="Change a value of the engine: host.step_s=0.001; several times.", metavar="PATH=VALUE"),
-    ] = None,
-    drafter: Annotated[str, typer.Option(help="mtp, eagle, or a draft model.", rich_help_panel="Deployment")] = "mtp",
-    weights: Annotated[
-        str | None, typer.Option(help="Format of the target's linear layers.", rich_help_panel="Deployment")
-    ] = None,
-    head_weights: Annotated[str | None, typer.Option(help="Format of lm_head.", rich_help_panel="Deployment")] = None,
-    draft_weights: Annotated[
-        str | None, typer.Option(help="Format of the draft head's linear layers.", rich_help_panel="Deployment")
-    ] = None,
-    kv: Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.", rich_help_panel="Deployment")] = None,
-    draft_kv: Annotated[str | None, typer.Option(help="Draft KV cache.", rich_help_panel="Deployment")] = None,
-    overlap: Annotated[
-        float, typer.Option(help="Experts shared by consecutive rows, 0 to 1.", rich_help_panel="Deployment")
-    ] = 0.0,
-    routing_skew: Annotated[
-        float, typer.Option(help="Exponent of experts' popularity: 0 uniform, 1 Zipf.", rich_help_panel="Deployment")
-    ] = 0.0,
-    tp: Annotated[str, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel="Deployment")] = "1",
-    expert_parallel: Annotated[
-        bool, typer.Option("--expert-parallel", help="GPUs hold whole experts.", rich_help_panel="Deployment")
-    ] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option(help="Machine profile (wmtp profiles), or its JSON file.", rich_help_panel="Deployment"),
-    ] = None,
+    windowed_accept_length: WindowedAcceptLength = None,
+    alpha: Alpha = None,
+    survival: Survival = None,
+    conditional: Conditional = None,
+    acceptance_source: AcceptanceSource = "given",
+    engine: EngineName = "sglang",
+    engine_set: EngineSet = None,
+    drafter: DrafterName = "mtp",
+    weights: Weights = None,
+    head_weights: HeadWeights = None,
+    draft_weights: DraftWeights = None,
+    kv: Kv = None,
+    draft_kv: DraftKv = None,
+    overlap: Overlap = 0.0,
+    routing_skew: RoutingSkew = 0.0,
+    tp: Tp = "1",
+    expert_parallel: ExpertParallel = False,
+    profile: ProfileName = None,
     explain: Annotated[bool, typer.Option("--explain", help="Operations by time, and the roof that binds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -112,8 +106,7 @@ def estimate(
     from wmtp_sim.cli.ranges import counting, doubling, gridded, rates, whole
     from wmtp_sim.errors import InputError
 
-    if acceptance_source not in ("given", "measured", "published", "assumed"):
-        raise InputError("--acceptance-source", f"{acceptance_source[:40]!r}", "given, measured, published or assumed")
+    source = checked_source(acceptance_source)
     contexts, depths, windows, batches = gridded(
         {
             "--context": doubling(context, "--context"),
@@ -136,7 +129,7 @@ def estimate(
         conditional=rates(conditional, "--conditional"),
         survival=rates(survival, "--survival"),
         alpha=alpha,
-        acceptance_source=acceptance_source,  # type: ignore[arg-type]
+        acceptance_source=source,
         drafter=drafter,
         weights=weights,
         head_weights=head_weights,

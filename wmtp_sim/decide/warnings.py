@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe
 from wmtp_sim.units import about_tokens
+
+#: How a number of a sentence is written: 141.2 (of bytes), 318K, 3.
+Unit = Literal["GB", "tokens", "count"]
+_WORDS: dict[Unit, Callable[[float], str]] = {
+    "GB": lambda count: f"{count / 1e9:.1f}",
+    "tokens": about_tokens,
+    "count": lambda count: f"{count:.0f}",
+}
+#: What is said of acceptance, by id: which of them hold depends on what was stated, not on the point alone.
+ACCEPTANCE = {
+    "no-acceptance": (
+        "no acceptance given: step costs and break-even only; state --accept-length, --alpha or --survival"
+    ),
+    "same-acceptance": (
+        "windowed drafts are given the acceptance of native ones; measured at 1M it moved by -15 to +6 %: "
+        "state --windowed-accept-length"
+    ),
+    "acceptance-assumed": "the acceptance is a guess: measure it on your own traffic, it multiplies everything",
+    "accept-length-near-1": (
+        "an accept length near 1.0 is what a broken drafter shows (missing mtp.* tensors, YaRN not inherited)"
+    ),
+}
+#: Accept lengths that count as near 1.
+NEAR_ONE = 1.05
 
 
 @dataclass(frozen=True)
@@ -19,143 +46,191 @@ class Warning:
     text: str
 
 
+@dataclass(frozen=True)
+class Number:
+    """A number of a sentence at each point, and which of them stands for a range."""
+
+    values: NDArray[np.float64]
+    unit: Unit
+    worst: Callable[[Any], Any] = np.max
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.unit](float(self.worst(self.values)))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What may have to be said of each point of an estimate.
+
+    Attributes:
+        id, text: as a `Warning`'s; ``text`` has a ``{}`` for each of ``numbers``, which a sentence without any has not.
+        where: at which points it holds; broadcasts with the workload.
+        numbers: what the sentence names.
+        everywhere: whether a range is told only where it holds at every point.
+        among: the points that count, for instance those that draft.
+    """
+
+    id: str
+    text: str
+    where: ArrayLike = True
+    numbers: tuple[Number, ...] = ()
+    everywhere: bool = False
+    among: ArrayLike = True
+
+    @property
+    def points(self) -> NDArray[np.bool_]:
+        """Points at which it is said."""
+        return np.logical_and(self.where, self.among)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is said of the whole."""
+        where, among = np.broadcast_arrays(np.asarray(self.where), np.asarray(self.among))
+        chosen = where[among]
+        return bool(chosen.size and (np.all(chosen) if self.everywhere else np.any(chosen)))
+
+    @property
+    def warning(self) -> Warning:
+        """The sentence, with the worst of the numbers where there is a range."""
+        return Warning(self.id, self.text.format(*(n.words for n in self.numbers)) if self.numbers else self.text)
+
+
 def warnings(estimate: Estimate) -> list[Warning]:
     """All warnings of an estimate, most consequential first."""
-    found = [*_fit(estimate), *_profile(estimate), *_context(estimate)]
+    return [finding.warning for finding in findings(estimate) if finding.holds]
+
+
+def findings(estimate: Estimate) -> Iterator[Finding]:
+    """What `warnings` says of a range, point by point and in its order; some may hold at no point."""
+    yield from _fit(estimate)
+    yield from _profile(estimate)
+    yield from _context(estimate)
     if estimate.drafter is not None and np.any(estimate.work.depth > 0):
-        found += [*_acceptance(estimate), *_window(estimate), *_drafter(estimate)]
-    return [*found, *_pricing(estimate)]
+        yield from _acceptance(estimate)
+        yield from _window(estimate)
+        yield from _drafter(estimate)
+    yield from _pricing(estimate)
 
 
-def _fit(estimate: Estimate) -> list[Warning]:
-    found = []
+def _fit(estimate: Estimate) -> Iterator[Finding]:
     for name, memory in estimate.memory.items():
-        if name == "flag" or np.all(memory.fits):
+        if name == "flag":
             continue
         what = {"base": "the target alone", "native": "target and drafter", "ring": "even with the ring, this"}[name]
-        worst = float(np.max(memory.total_bytes)) / 1e9
-        text = (
-            f"{what} needs {worst:.1f} GB per GPU of {memory.budget_bytes / 1e9:.1f} GB usable; "
-            f"largest context that fits: {about_tokens(float(np.min(memory.max_context)))}"
-        )
-        found.append(Warning(f"does-not-fit-{name}", text))
-    return found
+        usable = f"{memory.budget_bytes / 1e9:.1f} GB usable"
+        text = f"{what} needs {{}} GB per GPU of {usable}; largest context that fits: {{}}"
+        used, longest = np.asarray(memory.total_bytes), np.asarray(memory.max_context)
+        numbers = (Number(used, "GB"), Number(longest, "tokens", np.min))
+        among = True if name == "base" else estimate.work.depth > 0
+        yield Finding(f"does-not-fit-{name}", text, ~memory.fits, numbers, among=among)
 
 
-def _profile(estimate: Estimate) -> list[Warning]:
+def _profile(estimate: Estimate) -> Iterator[Finding]:
     profile, gpu = estimate.machine.profile, estimate.machine.gpu
     if profile.status == "ideal":
         text = "ideal engine: datasheet peaks, no latency; a bound that no engine reaches, not a prediction"
-        return [Warning("ideal", text)]
+        yield Finding("ideal", text)
+        return
     if profile.status == "uncalibrated":
         text = f"uncalibrated: no measured profile for {gpu.name}; first H200 figures over its datasheet, ranges judged"
-        return [Warning("uncalibrated", text)]
-    entries = [entry for step in estimate.all_steps.values() for entry in step.entries]
-    asked = {(entry.operation.kernel, entry.operation.variant) for entry in entries}
+        yield Finding("uncalibrated", text)
+        return
+    operations = [each for step in estimate.all_steps.values() for part in step.parts for each in part.operations()]
+    asked = {(operation.kernel, operation.variant) for operation in operations}
     models = [(kernel, profile.kernel(kernel, variant)) for kernel, variant in asked]
     assumed = sorted({kernel for kernel, model in models if model.points == 0})
-    found = []
     if assumed:
-        found.append(Warning("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}"))
+        yield Finding("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}")
     if profile.status != "measured":
-        return found
+        return
     carried = {(kernel, model.carried_from) for kernel, model in models if model.points}
     for origin in sorted({origin for _, origin in carried if origin}):
         kernels = ", ".join(sorted(kernel for kernel, where in carried if where == origin))
-        text = f"not measured on {gpu.name}, carried over from {origin}: {kernels}"
-        found.append(Warning("transferred-kernels", text))
-    return found
+        yield Finding("transferred-kernels", f"not measured on {gpu.name}, carried over from {origin}: {kernels}")
 
 
-def _context(estimate: Estimate) -> list[Warning]:
-    limit, longest = estimate.model.max_context, float(np.max(estimate.work.context))
-    if longest <= limit:
-        return []
+def _context(estimate: Estimate) -> Iterator[Finding]:
+    limit, context = estimate.model.max_context, estimate.work.context
     if not estimate.model.rope:
         text = f"the config's limit is {limit:,} tokens; the model encodes no positions, so it runs beyond untested"
-        return [Warning("beyond-config-limit", text)]
+        yield Finding("beyond-config-limit", text, context > limit)
+        return
     text = (
-        f"the model's limit is {limit:,} tokens: {about_tokens(longest)} needs YaRN x{np.ceil(longest / limit):.0f} in "
+        f"the model's limit is {limit:,} tokens: {{}} needs YaRN x{{}} in "
         "config.json itself (a command-line override does not reach the draft head, whose acceptance falls to 0)"
     )
-    return [Warning("beyond-model-limit", text)]
+    numbers = (Number(context, "tokens"), Number(np.ceil(context / limit), "count"))
+    yield Finding("beyond-model-limit", text, context > limit, numbers)
 
 
-def _acceptance(estimate: Estimate) -> list[Warning]:
-    length = estimate.accept_length
+def _acceptance(estimate: Estimate) -> Iterator[Finding]:
+    length, drafting = estimate.accept_length, estimate.work.depth > 0
     if length is None:
-        text = "no acceptance given: step costs and break-even only; state --accept-length, --alpha or --survival"
-        return [Warning("no-acceptance", text)]
-    found = []
+        yield _of_acceptance("no-acceptance")
+        return
     if estimate.windowed_acceptance is None and estimate.drafter is not None and estimate.drafter.windowable:
-        text = (
-            "windowed drafts are given the acceptance of native ones; measured at 1M it moved by -15 to +6 %: "
-            "state --windowed-accept-length"
-        )
-        found.append(Warning("same-acceptance", text))
+        yield _of_acceptance("same-acceptance")
     if estimate.acceptance is not None and estimate.acceptance.source == "assumed":
-        text = "the acceptance is a guess: measure it on your own traffic, it multiplies everything"
-        found.append(Warning("acceptance-assumed", text))
-    drafting = np.broadcast_to(estimate.work.depth > 0, np.broadcast_shapes(length.shape, estimate.work.depth.shape))
-    if np.any(drafting & (length <= 1.05)):
-        text = "an accept length near 1.0 is what a broken drafter shows (missing mtp.* tensors, YaRN not inherited)"
-        found.append(Warning("accept-length-near-1", text))
-    return found
+        yield _of_acceptance("acceptance-assumed")
+    yield _of_acceptance("accept-length-near-1", np.logical_and(drafting, length <= NEAR_ONE))
 
 
-def _window(estimate: Estimate) -> list[Warning]:
+def _of_acceptance(name: str, where: ArrayLike = True) -> Finding:
+    return Finding(name, ACCEPTANCE[name], where)
+
+
+def _window(estimate: Estimate) -> Iterator[Finding]:
     work, drafter, engine = estimate.work, estimate.drafter, estimate.engine
     assert drafter is not None
-    found = []
+    drafting = work.depth > 0
     if not drafter.windowable:
         text = f"{drafter.name} attends a window of its own already: flag and ring change nothing"
-        return [Warning("draft-already-windowed", text)]
+        yield Finding("draft-already-windowed", text, among=drafting)
+        return
     missing = [policy for policy in ("flag", "ring") if policy not in engine.window_policies]
     if missing:
         text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
-        found.append(Warning("policy-not-in-engine", text))
+        yield Finding("policy-not-in-engine", text, among=drafting)
     if any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in drafter.mixers):
         text = "the draft head uses latent attention, which the merged window flag does not cover: what-if"
-        found.append(Warning("mla-draft-not-covered", text))
-    if np.any(work.depth == 1):
-        text = "at depth 1 there is no draft-decode pass, so the window flag changes nothing"
-        found.append(Warning("flag-inert-at-depth-1", text))
-    if np.all(work.window + work.sink >= work.context):
-        text = "the window holds the whole context: flag and ring change nothing"
-        found.append(Warning("window-holds-context", text))
-    if np.any(work.window < work.depth + 1):
-        text = "the window is smaller than the depth + 1 draft tokens of a step, which SGLang refuses"
-        found.append(Warning("window-below-depth", text))
+        yield Finding("mla-draft-not-covered", text, among=drafting)
+    text = "at depth 1 there is no draft-decode pass, so the window flag changes nothing"
+    yield Finding("flag-inert-at-depth-1", text, work.depth == 1)
+    text = "the window holds the whole context: flag and ring change nothing"
+    holds = work.window + work.sink >= work.context
+    yield Finding("window-holds-context", text, holds, everywhere=True, among=drafting)
+    text = "the window is smaller than the depth + 1 draft tokens of a step, which SGLang refuses"
+    yield Finding("window-below-depth", text, work.window < work.depth + 1, among=drafting)
     architecture = estimate.machine.gpu.architecture
-    return found + [Warning("engine-note", note.text) for note in engine.notes if note.concerns(architecture)]
+    for note in engine.notes:
+        if note.concerns(architecture):
+            yield Finding("engine-note", note.text, among=drafting)
 
 
-def _drafter(estimate: Estimate) -> list[Warning]:
+def _drafter(estimate: Estimate) -> Iterator[Finding]:
     assert estimate.drafter is not None
-    found = [Warning("drafter-assumed", estimate.drafter.note)] if estimate.drafter.note else []
+    depth = estimate.work.depth
+    if estimate.drafter.note:
+        yield Finding("drafter-assumed", estimate.drafter.note, among=depth > 0)
     copies = estimate.drafter.resident_copies
     if copies > 1:
-        deepest = float(np.max(estimate.work.depth))
-        again = " and reused beyond" if deepest > copies else ""
-        text = (
-            f"the checkpoint has {copies} separate heads, one per drafted token{again}; each is priced as a pass over "
-            "all verified rows (assumed)"
-        )
-        found.append(Warning("separate-heads", text))
-    return found
+        one_each = f"the checkpoint has {copies} separate heads, one per drafted token"
+        priced = "each is priced as a pass over all verified rows (assumed)"
+        reused = f"{one_each} and reused beyond; {priced}"
+        yield Finding("separate-heads", reused, depth > copies)
+        yield Finding("separate-heads", f"{one_each}; {priced}", depth <= copies, everywhere=True, among=depth > 0)
 
 
-def _pricing(estimate: Estimate) -> list[Warning]:
-    found = []
+def _pricing(estimate: Estimate) -> Iterator[Finding]:
     model, gpu = estimate.model, estimate.machine.gpu
     if model.precision.note:
-        found.append(Warning("precision-note", model.precision.note))
+        yield Finding("precision-note", model.precision.note)
     formats = {getattr(model.precision.target, group) for group in type(model.precision.target).model_fields}
     if "nvfp4" in formats and gpu.peak_dense_flops.fp4 is None:
         text = f"{gpu.name} has no FP4 arithmetic: NVFP4 weights save bytes and are multiplied in bf16"
-        found.append(Warning("no-fp4-hardware", text))
+        yield Finding("no-fp4-hardware", text)
     routed = any(isinstance(c, Moe) for block in model.blocks for c in block.channels)
-    if routed and estimate.work.overlap == 0 and np.any(estimate.work.depth > 0):
+    if routed and estimate.work.overlap == 0:
         text = "experts of verified rows are taken as independent, the upper estimate; measured --overlap: 0.2 to 0.5"
-        found.append(Warning("expert-union-upper", text))
-    return found
+        yield Finding("expert-union-upper", text, estimate.work.depth > 0)

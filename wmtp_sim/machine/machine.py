@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.curves import Pace
@@ -18,6 +18,8 @@ from wmtp_sim.work.operation import Array, Operation
 HIDDEN_SHARE = 0.01
 #: Below every kernel: where a form without a floor moves nothing, a logarithm still has a value.
 SHORTEST_S = 1e-12
+#: What an operation may mostly wait for.
+ROOFS = ("memory", "few CTAs", "math", "latency", "turns", "link")
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,23 @@ class Machine:
         return sum((self.time(operation) for operation in operations), start=NOTHING)
 
     def binding_roof(self, operation: Operation) -> str:
-        """What an operation mostly waits for: ``memory``, ``few CTAs``, ``math``, ``latency``, ``turns`` or ``link``.
+        """What an operation mostly waits for, one of `ROOFS`: the longest leg anywhere where fields are arrays."""
+        legs = self._roof_legs(operation)
+        return max(legs, key=lambda name: float(np.max(legs[name])))
 
-        For the largest element where fields are arrays.
-        """
+    def binding_roofs(self, operation: Operation) -> NDArray[np.int64]:
+        """What an operation mostly waits for at each point, as places in `ROOFS`."""
+        legs = self._roof_legs(operation)
+        longest = np.argmax(np.stack(np.broadcast_arrays(*legs.values())), axis=0)
+        places: NDArray[np.int64] = np.asarray([ROOFS.index(name) for name in legs])[longest]
+        return places
+
+    def _roof_legs(self, operation: Operation) -> dict[str, Array]:
+        """Legs by the names of `ROOFS`: the bytes of a collective are the link's."""
         legs = self._legs(operation, self.profile.kernel(operation.kernel, operation.variant))
-        roof = max(legs, key=lambda name: float(np.max(legs[name])))
-        return "link" if roof == "memory" and operation.kernel == "collective" else roof
+        if operation.kernel != "collective":
+            return legs
+        return {"link" if name == "memory" else name: seconds for name, seconds in legs.items()}
 
     def _legs(self, operation: Operation, kernel: KernelModel) -> dict[str, Array]:
         """Seconds of one execution if only one thing limited it."""

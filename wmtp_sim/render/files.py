@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from html import escape
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from wmtp_sim.errors import InputError
+from wmtp_sim.render.figures import DARK, LIGHT, style
+from wmtp_sim.render.offline import embedded, filled, plotly, unpack_script
 
 #: What a figure can be written as: a page with its script inside, or a picture that needs kaleido.
 PAGE, PICTURES = ".html", (".png", ".svg")
 #: Width of a picture whose figure states none, and pixels per unit of it: papers are printed.
 PICTURE_WIDTH = 1100
 SCALE = {".png": 2.0, ".svg": 1.0}
-#: Pixels below which a page's figure is scrolled sideways instead of squeezed.
-LEAST_WIDTH = 860
+#: Colours of the palette that a page changes in its figure where the system is dark.
+RECOLOURED = ("ground", "ink", "soft", "line", "faint", "veil", "native", "flag", "ring")
 
 
 def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> str:
@@ -60,27 +64,62 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(name).unlink(missing_ok=True)
 
 
-def write_figure(figure: Any, path: Path, title: str = "wmtp", notes: Collection[str] = ()) -> None:
+def write_figure(
+    figure: Any,
+    path: Path,
+    title: str = "wmtp",
+    notes: Collection[str] = (),
+    rows: Sequence[Sequence[str]] = (),
+    flag: str = "--out",
+) -> None:
     """A plotly figure as a self-contained page (``.html``) or a picture (``.png``, ``.svg``).
 
-    ``title`` and ``notes`` are plain text of the page, whatever characters they hold; a picture has neither.
+    ``title``, ``notes`` and ``rows``, the figure's data with the columns' names first, are plain text of the page,
+    whatever characters they hold; a picture has none of them.
 
     Raises:
         InputError: as `check_output` and `write_text`, and where kaleido finds no browser to draw with.
     """
-    suffix = check_output(path, (PAGE, *PICTURES))
+    suffix = check_output(path, (PAGE, *PICTURES), flag)
     if suffix == PAGE:
-        write_text(path, page(figure, title, notes))
+        write_text(path, page(figure, title, notes, rows))
     else:
         width = figure.layout.width or PICTURE_WIDTH
-        write_bytes(path, _picture(lambda: figure.to_image(suffix[1:], width=width, scale=SCALE[suffix]), suffix))
+        picture = _picture(lambda: figure.to_image(suffix[1:], width=width, scale=SCALE[suffix]), suffix, flag)
+        write_bytes(path, picture)
 
 
-def page(figure: Any, title: str, notes: Collection[str] = ()) -> str:
-    """A whole HTML document that needs no network: plotly's script is inside."""
-    body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
-    paragraphs = "\n".join(f"<p>{escape(note)}</p>" for note in notes)
-    return _PAGE.format(title=escape(title), body=body, notes=paragraphs, least=LEAST_WIDTH)
+def page(figure: Any, title: str, notes: Collection[str] = (), rows: Sequence[Sequence[str]] = ()) -> str:
+    """A whole HTML document that needs no network, in light or dark mode as the system has it."""
+    document = {"figure": json.loads(figure.to_json()), "dark": {LIGHT[name]: DARK[name] for name in RECOLOURED}}
+    parts = {
+        "TITLE": escape(title),
+        "STYLE": style() + _text("figure.css"),
+        "NOTES": "\n".join(f"<p>{escape(note)}</p>" for note in notes),
+        "TABLE": _table(rows) if rows else "",
+        "PLOTLY": plotly(),
+        "DATA": embedded(document),
+        "SCRIPT": unpack_script() + _text("figure.js"),
+    }
+    return filled(_text("figure.html"), parts)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """The figure's data for those who do not see it: the first row names the columns."""
+    head, *body = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in _tagged(rows))
+    lines = "".join(f"<tr>{row}</tr>" for row in body)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    inside = f'<div class="scroll" tabindex="0" role="region" aria-label="The figure as a table">{table}</div>'
+    return f"<details><summary>The figure as a table</summary>{inside}</details>"
+
+
+def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    for place, row in enumerate(rows):
+        yield ("td" if place else "th"), row
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def refuse_special(path: Path) -> None:
@@ -99,37 +138,16 @@ def _unwritable(path: Path, error: Exception) -> InputError:
 
 
 _KALEIDO = "pip install 'kaleido>=1,<2', or write .html"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-html {{ overflow-y: scroll; }}
-body {{ margin: 0 auto; max-width: 1180px; padding: 8px; background: #fff; color: #222;
-  font: 14px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }}
-.wide {{ overflow-x: auto; }}
-.wide > div {{ min-width: {least}px; }}
-p {{ margin: 0.4em 12px; max-width: 75em; }}
-</style>
-</head>
-<body>
-<div class="wide"><div>{body}</div></div>
-{notes}
-</body>
-</html>
-"""
 
 
-def _picture(draw: Callable[[], bytes], suffix: str) -> bytes:
+def _picture(draw: Callable[[], bytes], suffix: str, flag: str) -> bytes:
     """What kaleido draws. It drives a browser, and each of its releases fails in its own words."""
     try:
         return draw()
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         problem = f"{suffix} was not drawn: {said[:160].rstrip('.')}"
-        raise InputError("--out", problem, "kaleido needs Chrome or Chromium on the PATH; or write .html") from None
+        raise InputError(flag, problem, "kaleido needs Chrome or Chromium on the PATH; or write .html") from None
 
 
 def _usual_mode() -> int:

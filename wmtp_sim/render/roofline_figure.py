@@ -7,19 +7,20 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from wmtp_sim.render.roofline import Attainable, Point, Roofline, Series
+from wmtp_sim.render.figures import FONT, LIGHT, shown
+from wmtp_sim.render.roofline import Attainable, Left, Point, Roofline, Series
 from wmtp_sim.render.spots import Box, spots
 from wmtp_sim.units import tokens
 
-#: Okabe and Ito's colours, told apart by colour-blind readers; shapes tell phases apart in print.
+#: Colours that colour-blind readers tell apart; shapes tell phases apart in print.
 PHASES = {
-    "base": ("#000000", "circle-open"),
-    "verify": ("#0072B2", "circle"),
-    "draft": ("#D55E00", "diamond"),
-    "extend": ("#009E73", "square"),
-    "sample": ("#CC79A7", "triangle-up"),
+    "base": (LIGHT["ink"], "circle-open"),
+    "verify": (LIGHT["flag"], "circle"),
+    "draft": (LIGHT["native"], "diamond"),
+    "extend": (LIGHT["ring"], "square"),
+    "sample": (LIGHT["extend"], "triangle-up"),
 }
-ROOF, REACHED, GRID, INK = "#444444", "#8a8a8a", "#ececec", "#222222"
+ROOF, REACHED, GRID, INK, SOFT = (LIGHT[name] for name in ("soft", "faint", "line", "ink", "soft"))
 #: How many operations are named in the picture.
 LABELLED = 10
 #: Panels of measured points: classes shown, and how many fit beside one another.
@@ -70,6 +71,22 @@ def roofline_notes(roofs: Roofline) -> list[str]:
     return [*lines, *roofs.notes]
 
 
+def roofline_rows(roofs: Roofline) -> list[list[str]]:
+    """The operations as a table, its columns' names first: what the picture tells those who see it and hover."""
+    head = ["phase", "operation", "share", "µs", "runs", "kernel", "label", "FLOP/byte", "FLOP/s", "waits for"]
+    points = [[*_named(p), *_placed(p)] for p in roofs.points]
+    return [head, *points, *([*_named(p), "", "", "", "", "", p.why] for p in roofs.not_drawn)]
+
+
+def _named(point: Point | Left) -> list[str]:
+    return [point.phase, point.name, _share(point.share), f"{point.seconds * 1e6:.3g}"]
+
+
+def _placed(point: Point) -> list[str]:
+    place = [f"{point.intensity:.3g}", _si(point.attained_flops_per_s)]
+    return [f"{point.executions:g}", point.kernel, point.label, *place, point.binds]
+
+
 class _Frame:
     """What the roofs' axes span, and where a place on them lies in pixels (y downwards)."""
 
@@ -109,7 +126,7 @@ def _roof_names(roofs: Roofline) -> list[tuple[float, str, str]]:
     """FLOP/s, name and colour of each roof: the datasheet's, then what kernel classes attain."""
     peaks = [(c.flops_per_s, f"{c.math} {_si(c.flops_per_s)}FLOP/s, datasheet", INK) for c in roofs.ceilings]
     return peaks + [
-        (a.flops_per_s, f"{a.kernel} {a.math} {_si(a.flops_per_s)}, {a.label}", "#666666")
+        (a.flops_per_s, f"{a.kernel} {a.math} {_si(a.flops_per_s)}, {a.label}", SOFT)
         for a in _distinct(roofs.attainable)
     ]
 
@@ -220,7 +237,7 @@ _HOVER = (
 
 
 def _edge(color: str, symbol: str) -> str:
-    return color if symbol.endswith("-open") else "#ffffff"
+    return color if symbol.endswith("-open") else LIGHT["ground"]
 
 
 def _details(point: Point) -> list[str]:
@@ -258,7 +275,7 @@ def _label_points(figure: Any, roofs: Roofline, frame: _Frame) -> None:
             arrowcolor=PHASES[point.phase][0],
             standoff=diameter(point) / 2,
             font={"size": 11, "color": PHASES[point.phase][0]},
-            bgcolor="rgba(255,255,255,0.85)",
+            bgcolor=LIGHT["veil"],
             borderpad=1,
         )
 
@@ -287,7 +304,7 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         y=[form for _, form in curve],
         mode="lines",
         name=escape(f"{series[0].kernel}, fitted"),
-        line={"color": "#E69F00", "width": 2},
+        line={"color": LIGHT["draft"], "width": 2},
         showlegend=False,
         hovertemplate="fitted %{y:.3~g} µs<extra></extra>",
         row=row,
@@ -299,7 +316,7 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         customdata=[[escape(f"{', '.join(s.operations)}; {s.rows:g} rows")] for s in series for _ in s.seconds],
         mode="markers",
         name=escape(f"{series[0].kernel}, {series[0].label}"),
-        marker={"color": "#0072B2", "size": 5, "opacity": 0.7},
+        marker={"color": LIGHT["flag"], "size": 5, "opacity": 0.7},
         showlegend=False,
         hovertemplate="%{customdata[0]}<br>%{y:.3~g} µs<extra></extra>",
         row=row,
@@ -356,7 +373,7 @@ def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
     figure.update_layout(
         title={
             "text": f"<b>{escape(shown(roofs.model))} on {escape(shown(roofs.gpu))}</b>",
-            "subtitle": {"text": escape(_subtitle(roofs)), "font": {"size": 12, "color": "#555555"}},
+            "subtitle": {"text": escape(_subtitle(roofs)), "font": {"size": 12, "color": SOFT}},
             "x": 0.0,
             "xref": "paper",
             "y": 1.0 - 24.0 / (height + TOP + BOTTOM),
@@ -367,11 +384,11 @@ def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
         modebar={"remove": ["select2d", "lasso2d"]},
         margin={"l": LEFT, "r": frame.right, "t": TOP, "b": BOTTOM},
         template="none",
-        paper_bgcolor="#ffffff",
-        plot_bgcolor="#ffffff",
-        font={"family": "system-ui, Helvetica, Arial, sans-serif", "size": 12, "color": INK},
+        paper_bgcolor=LIGHT["ground"],
+        plot_bgcolor=LIGHT["ground"],
+        font={"family": FONT, "size": 12, "color": INK},
         legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom", "itemsizing": "constant"},
-        hoverlabel={"bgcolor": "#ffffff"},
+        hoverlabel={"bgcolor": LIGHT["ground"]},
     )
 
 
@@ -384,11 +401,6 @@ def _subtitle(roofs: Roofline) -> str:
     points = "" if roofs.measured else "; no measured points of these shapes"
     kernels = f"kernels {shown(roofs.label)}{points}"
     return f"{', '.join(parts)}; {shown(roofs.engine)}; {steps}; {kernels}; marker area: share of the step"
-
-
-def shown(name: str) -> str:
-    """A name from a person's file as a picture shows it: one short line without control or direction characters."""
-    return "".join(c if c.isprintable() else " " for c in name)[:60]
 
 
 def _si(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
@@ -15,6 +16,7 @@ from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.verdict import verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
+from wmtp_sim.work.operation import Array
 
 #: Rows of a sweep that a person can take in.
 SWEEP_ROWS = 12
@@ -164,37 +166,44 @@ def print_explanation(estimate: Estimate, console: Console) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("term", "operation", "runs", "ms", "GB", "GFLOP", "roof"):
             table.add_column(column, justify="left" if column in ("term", "operation", "roof") else "right")
-        entries = sorted(summed(step.entries), key=lambda e: -e[1])
-        for entry, seconds, moved, flops, runs in entries[:EXPLAIN_ROWS]:
+        entries = sorted(summed(step.entries), key=lambda e: -float(e.seconds))
+        for each in entries[:EXPLAIN_ROWS]:
             table.add_row(
-                entry.term,
-                entry.operation.name,
-                f"{runs:.0f}",
-                milliseconds(seconds),
-                f"{moved / 1e9:.3f}",
-                f"{flops / 1e9:.1f}",
-                estimate.machine.binding_roof(entry.operation),
+                each.example.term,
+                each.example.operation.name,
+                f"{float(each.runs):.0f}",
+                milliseconds(float(each.seconds)),
+                f"{float(each.bytes) / 1e9:.3f}",
+                f"{float(each.flops) / 1e9:.1f}",
+                estimate.machine.binding_roof(each.example.operation),
             )
         rest = entries[EXPLAIN_ROWS:]
         if rest:
-            table.add_row("", f"{len(rest)} more", "", milliseconds(sum(e[1] for e in rest)), "", "", "")
+            table.add_row("", f"{len(rest)} more", "", milliseconds(sum(float(e.seconds) for e in rest)), "", "", "")
         if float(step.host.seconds):
             table.add_row("host", "host and seams", "", milliseconds(float(step.host.seconds)), "", "", "")
         console.print(table)
 
 
-def summed(entries: Iterable[Entry]) -> list[tuple[Entry, float, float, float, float]]:
-    """Operations of one name and term together: (an example, seconds, bytes, FLOPs, executions)."""
-    found: dict[tuple[str, str], tuple[Entry, float, float, float, float]] = {}
+@dataclass
+class Summed:
+    """Operations of one name and term together: an example, seconds, bytes, FLOPs, executions. Arrays over a grid."""
+
+    example: Entry
+    seconds: Array = 0.0
+    bytes: Array = 0.0
+    flops: Array = 0.0
+    runs: Array = 0.0
+
+
+def summed(entries: Iterable[Entry]) -> list[Summed]:
+    """Operations that take time, those of one name and term together, in their order."""
+    found: dict[tuple[str, str], Summed] = {}
     for entry in entries:
-        operation, repeats = entry.operation, float(entry.operation.repeats)
-        key = (entry.term, operation.name)
-        example, seconds, moved, flops, runs = found.get(key, (entry, 0.0, 0.0, 0.0, 0.0))
-        found[key] = (
-            example,
-            seconds + float(entry.timing.seconds),
-            moved + float(operation.bytes) * repeats,
-            flops + float(operation.flops) * repeats,
-            runs + repeats,
-        )
-    return [value for value in found.values() if value[1] > 0]
+        operation, repeats = entry.operation, entry.operation.repeats
+        group = found.setdefault((entry.term, operation.name), Summed(entry))
+        group.seconds = group.seconds + entry.timing.seconds
+        group.bytes = group.bytes + operation.bytes * repeats
+        group.flops = group.flops + operation.flops * repeats
+        group.runs = group.runs + repeats
+    return [group for group in found.values() if np.any(group.seconds)]

@@ -55,6 +55,11 @@ class Part:
     operations: Callable[[], Iterator[Operation]]
     total: Timing
 
+    def entries(self, machine: Machine) -> Iterator[Entry]:
+        """Every operation with its time on a machine."""
+        for operation in self.operations():
+            yield Entry(self.term, operation, machine.time(operation))
+
     @property
     def launches(self) -> Array:
         return sum((each.launches * each.repeats for each in self.operations()), start=np.float64(0.0))
@@ -107,8 +112,7 @@ class Step:
     def entries(self) -> Iterator[Entry]:
         """Every operation with its time."""
         for part in self.parts:
-            for operation in part.operations():
-                yield Entry(part.term, operation, self.machine.time(operation))
+            yield from part.entries(self.machine)
 
 
 @dataclass(frozen=True)

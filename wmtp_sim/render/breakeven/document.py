@@ -6,6 +6,7 @@ whatever their lengths; what no window changes has length 1 there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,17 @@ from numpy.typing import ArrayLike
 
 from wmtp_sim.decide.choice import offered
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.decide.warnings import ACCEPTANCE, NEAR_ONE, Finding, findings, warnings
+from wmtp_sim.render.breakeven.operations import LARGEST, known, packed_operations
 from wmtp_sim.render.breakeven.pack import Packer
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import AXES, CostTable
-from wmtp_sim.render.tables import summed
-from wmtp_sim.step.compose import POLICIES, TERMS, Entry
+from wmtp_sim.render.tables import Summed, summed
+from wmtp_sim.step.compose import POLICIES, TERMS, Step
 
 SCHEMA = "wmtp-breakeven/1"
-#: Operations that are listed of each step.
-LARGEST = 10
-#: Characters of a name or command line that are carried.
-LONGEST_NAME, LONGEST_COMMAND = 200, 4000
+#: Characters of a name, a command line or a warning that are carried.
+LONGEST_NAME, LONGEST_COMMAND, LONGEST_WARNING = 200, 4000, 400
 
 
 def breakeven_document(table: CostTable, start: Start, command: str = "") -> dict[str, Any]:
@@ -41,23 +41,32 @@ def breakeven_document(table: CostTable, start: Start, command: str = "") -> dic
         if name != "base":
             costs[name]["break_even_accept_length"] = _nested(total.seconds / base)
             costs[name]["margin"] = _nested(table.total("native").seconds / total.seconds - 1.0)
-    return {"schema": SCHEMA, **facts(table, start, command), "costs": costs}
+    point = start.at_point(table)
+    return {
+        "schema": SCHEMA,
+        **facts(table, start, command),
+        "operations": _operations(point),
+        "warnings": [{"id": w.id, "text": _short(w.text, LONGEST_WARNING)} for w in warnings(point)],
+        "costs": costs,
+    }
 
 
 def packed_document(table: CostTable, start: Start, command: str = "") -> dict[str, Any]:
     """Everything, with each term's seconds, range and bound packed (see `Packer`)."""
     packer = Packer(np.asarray(np.broadcast_to(table.estimate.work.windowed, _plane(table))))
     costs = {
-        name: {
-            term: [packer.pack(each) for each in (timing.seconds, timing.low, timing.high, timing.bound)]
-            for term, timing in terms.items()
-        }
+        name: {term: packer.pack_timing(timing) for term, timing in terms.items()}
         for name, terms in table.terms.items()
     }
+    drafter = table.estimate.drafter
     fits = {name: packer.pack_flags(np.asarray(memory.fits)) for name, memory in table.estimate.memory.items()}
     return {
         **facts(table, start, command),
+        "windowable": drafter is not None and drafter.windowable,
+        "near_one": NEAR_ONE,
         "start": start.index(table),
+        "operations": packed_operations(table.estimate, packer),
+        "warnings": _packed_warnings(table.estimate, packer),
         "costs": costs,
         "fits": fits,
         "fold": packer.fold.tolist(),
@@ -69,7 +78,6 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
     """What the numbers are of, where they come from, and the point that the command named."""
     estimate, depth = table.estimate, start.point["depth"]
     machine, work = estimate.machine, estimate.work
-    point = start.at_point(table)
     return {
         "model": _short(estimate.model.name, LONGEST_NAME),
         "gpu": _short(machine.gpu.name, LONGEST_NAME),
@@ -102,45 +110,49 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
             "native": as_rates(start.acceptance, depth),
             "windowed": None if start.windowed is None else as_rates(start.windowed, depth),
         },
-        "operations": _operations(point),
-        "warnings": [{"id": w.id, "text": _short(w.text, 400)} for w in warnings(point)],
     }
 
 
 def _operations(point: Estimate) -> dict[str, Any]:
     """Each step's largest operations, those of one name and term together."""
-    found = {}
-    for name, step in point.all_steps.items():
-        entries = sorted(summed(step.entries), key=lambda each: -each[1])[:LARGEST]
-        found[name] = [
-            {
-                "term": entry.term,
-                "name": entry.operation.name,
-                "seconds": seconds,
-                "share": seconds / float(step.seconds),
-                "bytes": moved,
-                "flops": flops,
-                "runs": runs,
-                "roof": point.machine.binding_roof(entry.operation),
-                "known": _known(entry, point),
-            }
-            for entry, seconds, moved, flops, runs in entries
-        ]
+    return {name: [_listed(each, step, point) for each in _largest(step)] for name, step in point.all_steps.items()}
+
+
+def _largest(step: Step) -> list[Summed]:
+    return sorted(summed(step.entries), key=lambda each: -float(each.seconds))[:LARGEST]
+
+
+def _listed(each: Summed, step: Step, point: Estimate) -> dict[str, Any]:
+    operation = each.example.operation
+    return {
+        "term": each.example.term,
+        "name": operation.name,
+        "seconds": float(each.seconds),
+        "share": float(each.seconds) / float(step.seconds),
+        "bytes": float(each.bytes),
+        "flops": float(each.flops),
+        "runs": float(each.runs),
+        "roof": point.machine.binding_roof(operation),
+        "known": known(operation, point.machine.profile),
+    }
+
+
+def _packed_finding(finding: Finding, packer: Packer) -> dict[str, Any]:
+    """A warning with the points it is of, and its numbers there; one of acceptance is decided in the page."""
+    numbers = [{"unit": number.unit, "values": packer.pack(number.values)} for number in finding.numbers]
+    text = _short(finding.text, LONGEST_WARNING)
+    return {"id": finding.id, "text": text, "where": packer.pack_flags(finding.points), "numbers": numbers}
+
+
+def _packed_warnings(estimate: Estimate, packer: Packer) -> list[dict[str, Any]]:
+    """Every warning that a point of the grid may need, in their order."""
+    found: list[dict[str, Any]] = []
+    for finding in findings(replace(estimate, acceptance=None, windowed_acceptance=None)):
+        if finding.id in ACCEPTANCE:
+            found += [{"id": name, "text": text, "where": None, "numbers": []} for name, text in ACCEPTANCE.items()]
+        elif np.any(finding.points):
+            found.append(_packed_finding(finding, packer))
     return found
-
-
-def _known(entry: Entry, point: Estimate) -> str:
-    """How an operation's time is known: measured at its geometry, fitted, transferred, assumed, or a peak's."""
-    profile, operation = point.machine.profile, entry.operation
-    kernel = profile.kernel(operation.kernel, operation.variant)
-    if profile.status == "ideal":
-        return "datasheet"
-    if kernel.points == 0:
-        return "assumed"
-    if profile.status != "measured" or kernel.carried_from:
-        return "transferred"
-    known = kernel.measured is not None and kernel.measured.find(operation.geometry) is not None
-    return "measured" if operation.geometry and known else "fitted"
 
 
 def _date(provenance: dict[str, Any]) -> str | None:

@@ -1,10 +1,8 @@
-"use strict";
 /* The explorer: costs come from the embedded table, acceptance from the sliders; nothing is fetched. Seconds and tokens. */
-(() => {
+(async () => {
+  "use strict";
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
-  const COLOUR = { base: "#888888", native: "#D55E00", flag: "#0072B2", ring: "#009E73" };
-  const TERM_COLOUR = { draft: "#E69F00", verify: "#56B4E9", extend: "#CC79A7", sample: "#F0E442", host: "#999999" };
   const DASH = { native: "solid", flag: "solid", ring: "dash" };
   const byId = (id) => document.getElementById(id);
 
@@ -30,8 +28,8 @@
   };
 
   /* A function of (context, depth, window, batch) places; see pack.py for what is stored. */
-  function reader(packed, values = floatsOf(packed.blob)) {
-    const shape = packed.shape;
+  function reader(packed, stored = floatsOf(packed.blob)) {
+    const shape = packed.shape, values = packed.times === undefined ? stored : stored.map((value) => value * packed.times);
     if (packed.folded) {
       const [, depths, batches] = shape, stride = depths * batches, byDepth = depths > 1 ? batches : 0, byBatch = batches > 1 ? 1 : 0;
       return (c, d, w, b) => values[DATA.fold[c][w] * stride + d * byDepth + b * byBatch];
@@ -50,6 +48,12 @@
     COSTS[step] = DATA.terms.map((term) => terms[term].map((packed) => reader(packed)));
   }
   for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed, bitsOf(packed.blob));
+  const PARTS = DATA.operations.parts.map((part) => part.map((each) => ({
+    ...each, seconds: reader(each.seconds), bytes: reader(each.bytes), flops: reader(each.flops), runs: reader(each.runs), roof: reader(each.roof, bytesOf(each.roof.blob)),
+  })));
+  const WARNINGS = DATA.warnings.map((each) => ({
+    ...each, where: each.where && reader(each.where, bitsOf(each.where.blob)), numbers: each.numbers.map(({ unit, values }) => ({ unit, at: reader(values) })),
+  }));
 
   function sum(step, quantity, c, d, w, b) {
     let total = 0;
@@ -98,18 +102,17 @@
     if (count >= 1024 && count % 1024 === 0) return `${count / 1024}K`;
     return count.toLocaleString("en-US");
   }
-  const about = (count) => count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
+  const about = (count) => count === Infinity ? "any" : count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
   const ms = (s) => s >= 0.1 ? (s * 1e3).toFixed(0) : s >= 1e-3 ? (s * 1e3).toFixed(2) : (s * 1e3).toFixed(3);
   const percent = (x) => `${(100 * x).toFixed(1)} %`;
   const place = () => [state.context, state.depth, state.window, state.batch];
 
   // --- charts ----------------------------------------------------------------------------------------------------
 
-  let theme = {};
+  const theme = {}; // the palette of the system's mode, by the names of figures.py
   function readTheme() {
-    const style = getComputedStyle(document.documentElement);
-    for (const name of ["ground", "ink", "soft", "line", "mid"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
-    COLOUR.flag = style.getPropertyValue("--accent").trim(); // the palette's blue, or its sky blue on dark ground
+    const style = getComputedStyle(document.documentElement), names = ["ground", "ink", "soft", "line", "mid", "win", "lose", ...POLICIES, ...DATA.terms];
+    for (const name of names) theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 
   const narrow = () => window.innerWidth < 640;
@@ -149,7 +152,7 @@
   }
 
   function speedupChart() {
-    const [c, , w, b] = place(), depths = AXES.depth, data = [], ends = [];
+    const [c, , w, b] = place(), depths = AXES.depth, bands = [], lines = [], ends = []; // bands lie under every line
     let top = 1.2;
     for (const policy of POLICIES) {
       const y = depths.map((_, d) => speedup(policy, c, d, w, b));
@@ -158,24 +161,24 @@
       const upper = over(low), lower = over(high); // at depth 0 the step is the base step itself
       top = Math.max(top, 1.06 * Math.max(...upper));
       if (depths.length > 1) {
-        data.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
-          mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: COLOUR[policy] + "1c", hoverinfo: "skip" });
+        bands.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
+          mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: theme[policy] + "1c", hoverinfo: "skip" });
       }
       const dead = depths.map((depth, d) => breakEven(policy, c, d, w, b) > depth + 1);
-      data.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] },
-        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : COLOUR[policy])) },
+      lines.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] },
+        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : theme[policy])) },
         hovertemplate: `${policy}, depth %{x}: %{y:.3f}x<extra></extra>` });
       const best = y.indexOf(Math.max(...y));
-      data.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
-        marker: { size: 15, symbol: "star", color: COLOUR[policy], line: { color: theme.ground, width: 1.5 } } });
-      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: COLOUR[policy] });
+      lines.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
+        marker: { size: 15, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
+      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: theme[policy] });
     }
     const span = depths[depths.length - 1] - depths[0] || 1;
     const hopeless = depths.filter((depth, d) => POLICIES.every((policy) => breakEven(policy, c, d, w, b) > depth + 1));
     const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
     const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
     if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
-    return { data, layout: layout(
+    return { data: [...bands, ...lines], layout: layout(
       { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
       { title: { text: "speedup (x)" }, range: [0, top] },
       { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
@@ -185,14 +188,14 @@
           { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: theme.ink, width: 1.5 } },
           { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
         ],
-        annotations: [{ xref: "paper", x: 0.01, y: 1, yanchor: "top", yshift: -3, xanchor: "left", showarrow: false, text: "break-even; below, speculation loses", font: { color: theme.soft, size: 12 } },
+        annotations: [{ xref: "paper", x: 0.01, y: 0, yanchor: "bottom", xanchor: "left", showarrow: false, text: "below 1: speculation loses", font: { color: theme.soft, size: 12 } },
           ...unwinnable, ...endLabels(ends, top)] }) };
   }
 
   function termsChart() {
     const steps = ["base", ...POLICIES], at = place();
     const data = DATA.terms.map((term, i) => ({
-      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: TERM_COLOUR[term] },
+      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: theme[term] },
       hovertemplate: `%{x}, ${term}: %{y:.3f} ms<extra></extra>`,
     }));
     const totals = steps.map((step) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
@@ -219,10 +222,10 @@
       const found = places.map((d) => crossings(policy, d, w, b));
       const lines = { beyond: found.map((each) => each.beyond), below: found.map((each) => each.below) };
       for (const [side, y] of Object.entries(lines)) {
-        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
+        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
           marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${policy}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
         const at = y.findLastIndex((value) => value !== null);
-        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: COLOUR[policy] });
+        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: theme[policy] });
       }
       if (found.every((each) => each.beyond === null && each.below === null)) quiet.push(policy);
     }
@@ -233,14 +236,24 @@
       { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 75, t: 15, b: 50 } }) };
   }
 
-  const WIN = "#0072B2", LOSE = "#D55E00";
+  const CIVIDIS = ["#00224e", "#434e6c", "#7d7c78", "#bbae6d", "#fee838"].map((colour, i) => [i / 4, colour]);
+  /* The key of two maps that share their colours, as a strip: Plotly's own bar costs a fifth of every redraw. */
+  function key(id, stops, least, most, unit) {
+    byId(id).querySelector(".strip").style.background = `linear-gradient(to right, ${stops.map(([at, colour]) => `${colour} ${100 * at}%`).join(", ")})`;
+    const marks = stops.length === 3 ? [[0, least], [stops[1][0], 1], [1, most]] : [[0, least], [0.5, (least + most) / 2], [1, most]];
+    byId(id).querySelector(".marks").replaceChildren(...marks.map(([at, value], i) => {
+      const mark = element("span", `${stops.length === 3 && i < 2 ? value : value.toFixed(1)}${unit}`);
+      mark.style.left = `${100 * at}%`;
+      return mark;
+    }));
+  }
   function mapChart(policy) {
     const [, , w, b] = place(), places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
     const x = AXES.context, y = places.map((d) => AXES.depth[d]);
     const z = places.map((d) => x.map((_, c) => speedup(policy, c, d, w, b)));
-    const most = Math.max(2, mapTop(w, b)), bar = { thickness: 12, outlinewidth: 0, title: { text: "x" } };
-    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, colorbar: bar,
-      colorscale: [[0, LOSE], [1 / most, theme.mid], [1, WIN]], hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
+    const most = Math.max(2, mapTop(w, b)), colorscale = [[0, theme.lose], [1 / most, theme.mid], [1, theme.win]];
+    key("key-speedup", colorscale, 0, most, "x");
+    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, showscale: false, colorscale, hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
     if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
     if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
     return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { title: { text: "depth (tokens drafted)" }, range: cells(y, false), dtick: everyDepth() }) };
@@ -253,6 +266,18 @@
     }
     return most;
   }
+  /* The ends of both accept-length maps. */
+  function lengthEnds(d, w) {
+    let least = Infinity, most = 0;
+    for (const policy of ["native", state.windowed]) {
+      AXES.context.forEach((_, c) => AXES.batch.forEach((__, b) => {
+        const needed = breakEven(policy, c, d, w, b);
+        least = Math.min(least, needed);
+        most = Math.max(most, needed);
+      }));
+    }
+    return [least, Math.max(most, least + 0.1)];
+  }
   function contour(name, x, y, z, level, dash) {
     return { name, type: "contour", x, y, z, showscale: false, hoverinfo: "skip", autocontour: false,
       contours: { start: level, end: level, size: 1, coloring: "none", showlabels: false }, line: { color: theme.ink, width: 2.5, dash, smoothing: 0 } };
@@ -263,7 +288,9 @@
   function lengthChart(policy) {
     const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d];
     const z = y.map((_, b) => x.map((__, c) => breakEven(policy, c, d, w, b)));
-    const data = [{ name: policy, type: "heatmap", x, y, z, colorscale: "Cividis", colorbar: { thickness: 12, outlinewidth: 0, title: { text: "AL" } }, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
+    const [zmin, zmax] = lengthEnds(d, w);
+    key("key-length", CIVIDIS, zmin, zmax, "");
+    const data = [{ name: policy, type: "heatmap", x, y, z, zmin, zmax, showscale: false, colorscale: CIVIDIS, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
       hovertemplate: "context %{x:,}, batch %{y}: AL %{z:.3f}<extra></extra>" }];
     if (x.length > 1 && y.length > 1) {
       data.push(contour(`${policy} accept length`, x, y, z, acceptLength(policy, depth), "solid"), contour(`${policy} unwinnable`, x, y, z, depth + 1, "dot"));
@@ -274,13 +301,13 @@
   }
 
   function windowStepChart() {
-    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: COLOUR.native }];
+    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: theme.native }];
     for (const policy of WINDOWED) {
       const y = x.map((_, w) => 1e3 * seconds(policy, c, d, w, b));
-      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: COLOUR[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: COLOUR[policy] });
+      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: theme[policy] });
     }
-    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: COLOUR.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
+    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: theme.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
     return { data, layout: windowLayout("step (ms)", data, ends) };
   }
 
@@ -289,11 +316,11 @@
     for (const policy of WINDOWED) {
       const margin = x.map((_, w) => seconds("native", c, d, w, b) / seconds(policy, c, d, w, b) - 1);
       const loss = margin.map((m) => 100 * m / (1 + m));
-      const line = { color: COLOUR[policy], width: 2.5 };
+      const line = { color: theme[policy], width: 2.5 };
       data.push({ name: `${policy} margin`, x, y: margin.map((m) => 100 * m), mode: "lines+markers", line, hovertemplate: `${policy}, window %{x:,}: margin %{y:.2f} %<extra></extra>` });
       data.push({ name: `${policy} cancelling loss`, x, y: loss, mode: "lines+markers", line: { ...line, dash: "dash", width: 1.5 }, marker: { size: 4 }, hovertemplate: `${policy}, window %{x:,}: cancelled by %{y:.2f} % of AL<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: COLOUR[policy] });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: COLOUR[policy] });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: theme[policy] });
+      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: theme[policy] });
     }
     return { data, layout: windowLayout("%", data, ends) };
   }
@@ -306,6 +333,46 @@
     return made;
   }
 
+  // --- lists -----------------------------------------------------------------------------------------------------
+
+  /* The largest operations of a step at the chosen point, longest first; at depth 0 every step is the base step. */
+  function largest() {
+    const at = place(), parts = DATA.operations.steps[AXES.depth[state.depth] ? state.step : "base"];
+    const timed = parts.flatMap((part) => PARTS[part]).map((each) => ({ each, seconds: each.seconds(...at) })).filter(({ seconds }) => seconds > 0);
+    return timed.sort((one, other) => other.seconds - one.seconds).slice(0, DATA.operations.listed).map(({ each, seconds: taken }) => ({
+      term: each.term, name: each.name, known: each.known, seconds: taken, share: taken / seconds(state.step, ...at),
+      bytes: each.bytes(...at), flops: each.flops(...at), runs: each.runs(...at), roof: DATA.operations.roofs[each.roof(...at)],
+    }));
+  }
+  function operations() {
+    const number = (text) => element("td", text, { class: "number" }), at = place(), host = COSTS[state.step][DATA.terms.indexOf("host")][0](...at);
+    byId("operations").replaceChildren(...largest().map((each) => {
+      const row = element("tr");
+      row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
+        number((each.bytes / 1e9).toFixed(3)), number((each.flops / 1e9).toFixed(1)), element("td", each.roof), element("td", each.known));
+      return row;
+    }));
+    const [context, depth, size, batch] = ["context", "depth", "window", "batch"].map((axis) => tokens(AXES[axis][state[axis]]));
+    byId("point").textContent = `At the chosen point: context ${context}, depth ${depth}, window ${size}, batch ${batch}. The step takes ${ms(seconds(state.step, ...at))} ms, ${ms(host)} ms of it host work and waits, which no operation has. Kernels: ${DATA.profile.label}.`;
+  }
+
+  /* Whether a warning about acceptance holds where the sliders stand: the conditions of decide/warnings.py. */
+  const OF_ACCEPTANCE = {
+    "no-acceptance": () => native.kind === null && !state.moved,
+    "same-acceptance": () => DATA.windowable && !state.separate,
+    "acceptance-assumed": () => state.moved || native.source === "assumed",
+    "accept-length-near-1": () => acceptLength("native", AXES.depth[state.depth]) <= DATA.near_one,
+  };
+  const NUMBER = { GB: (bytes) => (bytes / 1e9).toFixed(1), tokens: about, count: (count) => count.toFixed(0) };
+  function warnings() {
+    const at = place(), drafts = AXES.depth[state.depth] > 0;
+    const held = WARNINGS.filter(({ id, where }) => (where ? where(...at) : drafts && OF_ACCEPTANCE[id]()));
+    return held.map(({ id, text, numbers }) => ({ id, text: numbers.reduce((said, { unit, at: value }) => said.replace("{}", () => NUMBER[unit](value(...at))), text) }));
+  }
+  function warn() {
+    byId("warnings").replaceChildren(...warnings().map(({ id, text }) => element("li", `${text} [${id}]`)));
+  }
+
   /* Each chart, and what moves it. */
   const CHARTS = {
     speedup: [speedupChart, "acceptance context window batch depth"],
@@ -313,42 +380,47 @@
     losing: [losingChart, "acceptance window batch"],
     "map-native": [() => mapChart("native"), "acceptance window batch context depth windowed"],
     "map-windowed": [() => mapChart(state.windowed), "acceptance window batch context depth windowed"],
-    "length-native": [() => lengthChart("native"), "acceptance window depth context batch"],
+    "length-native": [() => lengthChart("native"), "acceptance window depth context batch windowed"],
     "length-windowed": [() => lengthChart(state.windowed), "acceptance window depth context batch windowed"],
     "window-step": [windowStepChart, "context depth batch window"],
     "window-margin": [windowMarginChart, "context depth batch window"],
   };
+  /* The same of lists. */
+  const LISTS = { largest: [operations, "context window batch depth"], distrust: [warn, "acceptance context window batch depth"] };
+  const VIEWS = { ...CHARTS, ...LISTS };
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
-  const dirty = new Set(Object.keys(CHARTS));
-  const seen = new Set(); // charts on the screen: drawn at once, the others when the hand rests
-  const BUDGET_MS = 20;
-  let resting = 0, frame = 0;
+  const dirty = new Set(Object.keys(VIEWS));
+  const seen = new Set(); // charts and lists on the screen: drawn at once, the others when the hand rests
+  const BUDGET_MS = 10;
+  let resting = 0, rested = false, waits = false, lastMoveMs = 0;
 
   function draw(id) {
-    const { data, layout: made } = CHARTS[id][0]();
-    Plotly.react(byId(id), data, made, CONFIG);
     dirty.delete(id);
+    const drawn = VIEWS[id][0]();
+    if (id in CHARTS) Plotly.react(byId(id), drawn.data, drawn.layout, CONFIG);
   }
   const flush = () => { for (const id of [...dirty]) draw(id); };
+  const waiting = () => [...dirty].filter((id) => rested || seen.has(id)); // the longest first: a set keeps the order of arrival
   function moved(what) {
     const began = performance.now();
-    for (const [id, [, causes]] of Object.entries(CHARTS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
+    for (const [id, [, causes]] of Object.entries(VIEWS)) if (what === "all" || causes.split(" ").includes(what)) dirty.add(id);
+    rested = false;
     say();
-    drawSeen(began);
+    drawSome();
     clearTimeout(resting);
-    resting = setTimeout(flush, 250);
-    window.wmtp.lastMoveMs = performance.now() - began;
+    resting = setTimeout(() => { rested = true; drawSome(); }, 250);
+    lastMoveMs = performance.now() - began;
   }
-  /* Charts on the screen as far as a frame allows, the others of them in the next frames: a slider never sticks. */
-  function drawSeen(began) {
-    for (const id of Object.keys(CHARTS)) {
-      if (!dirty.has(id) || !seen.has(id)) continue;
-      if (performance.now() - began > BUDGET_MS) {
-        cancelAnimationFrame(frame);
-        frame = requestAnimationFrame(() => drawSeen(performance.now()));
-        return;
-      }
+  /* What waits while the budget lasts, one view at least; the rest after the frame is painted, so that no slider sticks. */
+  function drawSome() {
+    const until = performance.now() + BUDGET_MS;
+    for (const id of waiting()) {
       draw(id);
+      if (performance.now() > until) break;
+    }
+    if (!waits && waiting().length) {
+      waits = true;
+      requestAnimationFrame(() => setTimeout(() => { waits = false; drawSome(); }));
     }
   }
 
@@ -384,7 +456,7 @@
 
   function build() {
     const box = byId("sliders");
-    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "per position" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
+    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "rates" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
     box.append(alpha);
     for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
       box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
@@ -404,7 +476,7 @@
       box.append(details);
     }
     pick("windowed", WINDOWED, () => moved("windowed"));
-    pick("step", Object.keys(DATA.operations), operations);
+    pick("step", ["base", ...POLICIES], operations);
   }
   function pick(name, values, changed) {
     const select = byId(name);
@@ -437,20 +509,10 @@
     for (const show of controls) show();
     const at = place(), depth = AXES.depth[state.depth];
     const parts = DATA.policies.map(({ name, offered }) => `${name}${offered ? "" : " (what-if)"} ${speedup(name, ...at).toFixed(2)}x`);
-    const over = POLICIES.filter((p) => FITS[p] && !FITS[p](...at));
+    const over = (depth ? POLICIES : ["base"]).filter((step) => !FITS[step](...at));
     const gains = POLICIES.map((p) => speedup(p, ...at)), most = Math.max(...gains);
     const word = !depth ? "Depth 0 drafts nothing" : most > 1.005 ? "Speculation pays" : most < 0.995 ? "Speculation loses" : "Speculation breaks even";
     byId("verdict").textContent = `${word} at depth ${depth}: ${parts.join(", ")}.${over.length ? ` Does not fit in memory: ${over.join(", ")}.` : ""}`;
-  }
-
-  function operations() {
-    const body = byId("operations"), number = (text) => element("td", text, { class: "number" });
-    body.replaceChildren(...DATA.operations[state.step].map((each) => {
-      const row = element("tr");
-      row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
-        number((each.bytes / 1e9).toFixed(3)), number((each.flops / 1e9).toFixed(1)), element("td", each.roof), element("td", each.known));
-      return row;
-    }));
   }
 
   function write() {
@@ -466,9 +528,6 @@
     ];
     if (off.length) labels.push(`what-if, not in this engine for this drafter: ${off.join(", ")}`);
     byId("labels").replaceChildren(...labels.map((text) => element("li", text)));
-    const p = DATA.point;
-    byId("point").textContent = `At the point the command named, whatever the sliders say: context ${tokens(p.context)}, depth ${p.depth}, window ${tokens(p.window)}, batch ${p.batch}. Kernels: ${DATA.profile.label}.`;
-    byId("warnings").replaceChildren(...DATA.warnings.map((each) => element("li", `${each.text} [${each.id}]`)));
     byId("rows").textContent = "Every point of the grid, every policy: seconds, ranges, the five terms, break-even accept length.";
   }
 
@@ -494,16 +553,11 @@
 
   // --- start -----------------------------------------------------------------------------------------------------
 
-  window.wmtp = {
-    state, data: DATA, csv, lastMoveMs: 0,
-    /* Every chart's traces as drawn, after drawing what waits. */
-    traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
-  };
-  readTheme();
   write();
+  await plotlyReady();
+  readTheme();
   build();
   label();
-  operations();
   say();
   byId("download").addEventListener("click", download);
   const watcher = new IntersectionObserver((entries) => {
@@ -513,6 +567,12 @@
     }
   });
   flush();
-  for (const id of Object.keys(CHARTS)) watcher.observe(byId(id));
+  for (const id of Object.keys(VIEWS)) watcher.observe(byId(id));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
+  document.documentElement.dataset.drawn = "yes";
+  window.wmtp = {
+    state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs, waiting: () => waiting().length,
+    /* Every chart's traces as drawn, after drawing what waits. */
+    traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
+  };
 })();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from wmtp_sim.decide.acceptance import accept_length, alpha_from_accept_length, conditional_from_survival
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
-from wmtp_sim.render.breakeven.table import AXES, CostTable
+from wmtp_sim.render.breakeven.table import AXES, CostTable, FloatArray
 from wmtp_sim.spec.acceptance import (
     Acceptance,
     AcceptLength,
@@ -45,6 +45,13 @@ class Start:
     def index(self, table: CostTable) -> dict[str, int]:
         """The point's place on each axis."""
         return {name: table.axes[name].index(self.point[name]) for name in AXES}
+
+    def lengths(self, policy: str, depths: Sequence[int]) -> FloatArray:
+        """Mean tokens per step at each depth, bonus included, as the page has them before any slider moves."""
+        own = self.windowed is not None and policy != "native"
+        stated = as_rates(self.windowed if own else self.acceptance, self.point["depth"])
+        rates = stated["rates"] or [stated["alpha"]] * max(depths)
+        return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(rates))])[list(depths)]
 
     def at_point(self, table: CostTable) -> Estimate:
         """The estimate of the opening point alone, with its acceptance."""
@@ -115,7 +122,8 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
     ``label`` says where the numbers come from, and what of them is assumed.
     """
     if acceptance is None:
-        return {"alpha": ALPHA_UNSTATED, "rates": None, "label": "assumed: none was stated", "kind": None}
+        unstated = {"label": "assumed: none was stated", "source": "assumed", "kind": None}
+        return {"alpha": ALPHA_UNSTATED, "rates": None, **unstated}
     length = float(accept_length(acceptance, depth))
     alpha = float(alpha_from_accept_length(length, depth))
     rates, label = None, str(acceptance.source)
@@ -128,7 +136,7 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
             rates = acceptance.rates.tolist()
         case SurvivalRates():
             rates = conditional_from_survival(acceptance.rates).tolist()
-    return {"alpha": alpha, "rates": rates, "label": label, "kind": acceptance.kind}
+    return {"alpha": alpha, "rates": rates, "label": label, "source": acceptance.source, "kind": acceptance.kind}
 
 
 def _nearest(values: list[int], wanted: int) -> int:
