@@ -6,6 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import wmtp_sim
+from tests.step.test_sglang_steps import STEPS as SGLANG_STEPS
+from tests.step.test_sglang_steps import predicted
 from tests.step.test_vllm_h200 import STEPS, step
 from wmtp_sim.api import validate
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
@@ -51,6 +53,21 @@ def vllm() -> None:
         low, predicted, high = (1e3 * float(value) for value in (total.low, total.seconds, total.high))
         error = f"{predicted / measured - 1:+.1%}"
         print(f"{row}  {context:>8,}  {k}  {measured:>11.2f}  {predicted:>12.2f}  {error:>6}  {low:.2f}..{high:.2f}")
+
+
+def sglang() -> None:
+    """Whole steps of SGLang 0.5.23 on an H200, beside the estimate for engine sglang and its range."""
+    print("depth  draft     window    context  batch  measured ms  predicted ms   error  range")
+    errors = []
+    for row in SGLANG_STEPS:
+        total = predicted(row).total
+        low, expected, high = (1e3 * float(value) for value in (total.low, total.seconds, total.high))
+        errors.append(expected / row["median_ms"] - 1)
+        asked = f"{row['depth']:>5}  {row.get('draft', '-'):<8}  {row.get('window', '-'):>6}  {row['context']:>9,}"
+        seen = f"{row['batch']:>5}  {row['median_ms']:>11.2f}  {expected:>12.2f}  {errors[-1]:>+6.1%}"
+        print(f"{asked}  {seen}  {low:.2f}..{high:.2f}")
+    mean, worst = statistics.fmean(map(abs, errors)), max(map(abs, errors))
+    print(f"mean |error| {mean:.1%}, worst {worst:.1%}")
 
 
 def paper() -> None:
@@ -154,6 +171,7 @@ WHICH = {
     "kernels": kernels,
     "steps": steps,
     "vllm": vllm,
+    "sglang": sglang,
     "paper": paper,
     "saving": saving,
     "published": published,

@@ -79,7 +79,7 @@ def test_the_nearest_source_counts() -> None:
     engine = load_engine("sglang")
     assert engine.source_of("attention_kernels.flashinfer.verify_mask_bytes").startswith("code: (not timed)")
     assert engine.source_of("attention_kernels.flashinfer.row_tile") == "code: planned splits fill the GPU"
-    assert engine.source_of("elementwise.moe") == engine.sources["elementwise"]
+    assert engine.source_of("elementwise.mla") == engine.sources["elementwise"]
     assert engine.source_of("pad_draft_rows") == engine.sources[""]
 
 

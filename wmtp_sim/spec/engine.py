@@ -159,6 +159,8 @@ class Engine(Spec):
         concurrent_groups: weight groups whose products run on a second stream: their launches hide behind the other
             stream's, their bytes do not.
         spread: factor that this definition itself may be off by, beyond its kernels: 1 where its steps were measured.
+        parallel_spread: factor that a step over several GPUs may be off by on top of ``spread``: all-reduces are priced
+            as timed alone, and ranks that wait for one another are not priced.
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
 
@@ -179,6 +181,7 @@ class Engine(Spec):
     sample_launches: float = Field(default=0, ge=0)
     concurrent_groups: tuple[WeightGroup, ...] = ()
     spread: float = Field(default=1, ge=1, le=10)
+    parallel_spread: float = Field(default=1, ge=1, le=10)
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()
@@ -198,7 +201,7 @@ class Engine(Spec):
         """
         if any(source.startswith("stated") for source in self.sources.values()):
             return "stated"
-        return "judged" if self.spread > 1 else "as defined"
+        return "judged" if max(self.spread, self.parallel_spread) > 1 else "as defined"
 
     @model_validator(mode="after")
     def _sources_have_grades(self) -> Engine:
@@ -232,6 +235,10 @@ class Engine(Spec):
                     where = f"attention.{architecture}.{phase}"
                     raise ValueError(f"{where} names {name!r}, which attention_kernels does not define")
         return self
+
+    def spread_over(self, gpus: int) -> float:
+        """The factor, either way, that this definition leaves open for a step over some GPUs."""
+        return self.spread * (self.parallel_spread if gpus > 1 else 1.0)
 
     def slots_for(self, batch: ArrayLike) -> NDArray[np.float64]:
         """Sequences that a batch's graph was captured for: ``batch`` itself where no graph is larger."""

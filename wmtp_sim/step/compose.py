@@ -147,7 +147,7 @@ class Composer:
         return self._step(parts, self._host(phases, parts, waits, work))
 
     def _step(self, parts: tuple[Part, ...], host: Timing) -> Step:
-        return Step(parts, host, self.machine, self.engine.spread)
+        return Step(parts, host, self.machine, self.engine.spread_over(self.work.tp))
 
     # --- parts ---
 

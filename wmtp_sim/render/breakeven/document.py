@@ -83,7 +83,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "gpu": _short(machine.gpu.name, LONGEST_NAME),
         "engine": {
             "name": _short(f"{estimate.engine.name} {estimate.engine.version}", LONGEST_NAME),
-            "spread": estimate.engine.spread,
+            "spread": table.spread,
             "label": estimate.engine.standing,
         },
         "profile": {

@@ -52,7 +52,7 @@ class CostTable:
     @property
     def spread(self) -> float:
         """The factor, either way, that the engine's definition leaves open."""
-        return self.estimate.engine.spread
+        return self.estimate.base_step.engine_spread
 
     @cached_property
     def terms(self) -> dict[str, dict[Term, Timing]]:
