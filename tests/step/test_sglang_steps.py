@@ -102,6 +102,12 @@ def test_products_are_the_ones_that_the_trace_starts():
     assert of_kernel(predicted(row), "gemm")[0] == launched(row, "nvjet", "_router") == 271
 
 
+@pytest.mark.parametrize("row", [p for p in PROFILES if p.get("draft") == "fa3"], ids=named)
+def test_the_accepted_state_is_copied_once(row):
+    """Recurrent and convolution states of every sequence, from the accepted row's snapshot: read and written."""
+    assert of_kernel(predicted(row), "copy")[1] == pytest.approx(traced(row, "_scatter_"), rel=0.1)
+
+
 @pytest.mark.parametrize("row", [p for p in PROFILES if p["batch"] == 1 and p["depth"]], ids=named)
 def test_verified_rows_meet_their_own_experts(row):
     """The router of random weights sends rows to experts as if each chose for itself: the estimate's default."""
