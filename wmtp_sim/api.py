@@ -187,13 +187,14 @@ def validate_field() -> FieldComparison:
     terms of the same source's other rows (see `wmtp_sim.decide.field`)."""
 
     def estimate_of(stated: Deployment) -> Estimate:
+        engine = load_engine(stated.engine)
         return estimate(
             stated.model,
             stated.gpu,
             context=stated.context,
             depth=stated.depth or 0,
             batch=stated.batch,
-            engine=stated.engine,
+            engine=engine.with_attention(stated.attention) if stated.attention else engine,
             drafter=stated.drafter or "none",
             weights=stated.weights,
             head_weights=stated.head_weights,

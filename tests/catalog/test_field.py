@@ -10,7 +10,7 @@ import pytest
 
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.field import FieldRow, read_field, read_rows
-from wmtp_sim.catalog.field_mapping import deployment, read_mapping
+from wmtp_sim.catalog.field_mapping import Reason, deployment, read_mapping
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.precision import FORMATS
 
@@ -209,6 +209,25 @@ def test_a_nearest_cache_format_stands_in_while_the_context_is_short() -> None:
     assert why is None
     assert found is not None
     assert found.kv == "fp8"
+
+
+def test_a_stated_attention_backend_serves_every_pass() -> None:
+    """SGLang under Triton: eight splits for one row, no split for several."""
+    row = shipped("rtx6k-sgl-001")
+    found, _ = deployment(row, read_mapping())
+    assert row.attention_backend == "triton"
+    assert found is not None
+    assert found.attention is not None
+    assert found.attention.base == found.attention.draft == "sglang_triton"
+    assert found.attention.verify == found.attention.extend == "sglang_triton_extend"
+    unstated, _ = deployment(shipped("rtx6k-q38-003"), read_mapping())
+    assert unstated is not None
+    assert unstated.attention is None
+
+
+def test_an_attention_backend_without_a_counterpart_is_not_priced() -> None:
+    row = shipped("rtx6k-sgl-001").model_copy(update={"attention_backend": "wave"})
+    assert deployment(row, read_mapping()) == (None, Reason("attention backend not in the catalogue", "wave"))
 
 
 # --- foreign files -------------------------------------------------------------------------------------------------

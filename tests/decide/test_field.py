@@ -236,3 +236,17 @@ def test_what_was_found() -> None:
     assert base.rows >= 124
     assert base.median is not None
     assert base.median < 0.10  # 8.0 %
+
+
+def test_eight_splits_explain_a_base_step_that_doubles_with_context():
+    """Qwen3.5-397B on four RTX PRO 6000, SGLang under Triton, one sequence: 13.5 ms at no context, 28.6 at 128K.
+
+    One KV head a GPU and eight splits leave eight thread blocks; their pace was measured on an H200.
+    """
+    bases = {}
+    for found in shipped().rows:
+        if found.row.id.startswith("rtx6k-sgl-") and found.row.batch == 1 and found.row.attention_backend:
+            bases[found.row.context] = next(level for level in found.levels if level.level == 0).pairs["base step"]
+    grown = {name: getattr(bases[131072], name) - getattr(bases[0], name) for name in ("measured", "predicted")}
+    assert grown["measured"] == pytest.approx(15.06e-3, rel=0.01)
+    assert grown["predicted"] == pytest.approx(grown["measured"], rel=0.2)

@@ -25,6 +25,7 @@ class FieldRow(Spec):
     """One measurement, in its source's units: milliseconds, tokens per second, tokens.
 
     Attributes:
+        attention_backend: the engine's flag, where the source states it.
         context: as stated; 0 is a prompt of next to nothing.
         context_allocated: the stated context is what was allocated, not what was resident.
         accept_length: tokens per step, bonus token included.
@@ -44,6 +45,7 @@ class FieldRow(Spec):
     parallelism: Stated | None = None
     engine: Stated | None = None
     engine_version: Stated | None = None
+    attention_backend: Stated | None = None
     batch: Annotated[int, Field(ge=1)] | None = None
     context: Whole | None = None
     context_allocated: bool = False

@@ -18,6 +18,7 @@ from wmtp_sim.catalog.models import load_model, model_names
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.base import Spec
+from wmtp_sim.spec.engine import AttentionChoice
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.precision import FORMATS, GroupFormats, Precision, WeightGroup
 
@@ -63,6 +64,7 @@ class Mapping(Spec):
     fitted_on: tuple[str, ...] = ()
     engines: dict[str, str]
     versions: dict[str, dict[str, str]]
+    attention_backends: dict[str, dict[str, AttentionChoice]]
     models: dict[str, str]
     checkpoints: tuple[_Checkpoint, ...]
     weights: dict[str, _Weights]
@@ -74,11 +76,14 @@ class Mapping(Spec):
 
 @dataclass(frozen=True)
 class Deployment:
-    """A row in `estimate`'s words. ``depth`` and ``drafter`` are None where only the base step can be priced."""
+    """A row in `estimate`'s words. ``depth`` and ``drafter`` are None where only the base step can be priced, and
+    ``attention`` where the row leaves the backends to the engine.
+    """
 
     model: Model
     gpu: str
     engine: str
+    attention: AttentionChoice | None
     weights: str | None
     head_weights: str | None
     draft_weights: str | None
@@ -153,6 +158,7 @@ def _base(row: FieldRow, mapping: Mapping) -> Deployment:
         model=model,
         gpu=gpu,
         engine=engine,
+        attention=_attention(row, mapping),
         weights=None if formats is None else formats.weights,
         head_weights=None if formats is None else formats.head_weights,
         draft_weights=None if formats is None else formats.draft_weights,
@@ -177,6 +183,16 @@ def _engine(row: FieldRow, mapping: Mapping) -> str | None:
     """The definition of the stated release, or else the engine's newest."""
     releases = mapping.versions.get(row.engine or "", {})
     return releases.get(row.engine_version or "", mapping.engines.get(row.engine or ""))
+
+
+def _attention(row: FieldRow, mapping: Mapping) -> AttentionChoice | None:
+    """The kernels of the backend that a row states; None where it states none."""
+    if row.attention_backend is None:
+        return None
+    found = mapping.attention_backends.get(row.engine or "", {}).get(row.attention_backend)
+    if found is None:
+        raise _Unmapped("attention backend not in the catalogue", row.attention_backend)
+    return found
 
 
 @cache

@@ -261,6 +261,10 @@ class Engine(Spec):
         own = tuple(build for build in builds if architecture in build.architectures)
         return own or tuple(build for build in builds if not build.architectures)
 
+    def with_attention(self, choice: AttentionChoice) -> Engine:
+        """This release with its backends chosen by hand, whatever the GPU."""
+        return self.model_copy(update={"attention": {"default": choice}})
+
     def attention_on(self, architecture: str) -> AttentionChoice:
         """The attention kernels that this release picks on a GPU architecture."""
         return self.attention.get(architecture) or self.attention["default"]
