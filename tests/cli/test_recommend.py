@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from wmtp_sim.api import recommend
+from wmtp_sim.api import estimate, recommend
 
 MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
 
@@ -94,6 +94,20 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
 def test_refusals(refused: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
     assert words in refused(*MIXED, *flags, "--table", tmp_path / "t.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_that_memory_rules_out(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused(*MIXED[:4], "--context", "64M", "--alpha", "0.5", "--table", tmp_path / "t.json")
+    assert line == "--table: no depth's memory fits at every cell; a smaller --batch or --context"
+    assert not list(tmp_path.iterdir())
+
+
+def test_off_for_want_of_memory_says_so(run: Run) -> None:
+    memory = estimate("qwen3.5-35b-a3b", "h200", context=2**18).memory
+    batch = int(memory["base"].max_batch)
+    assert batch > memory["native"].max_batch
+    mix = ("--context", "256K", "--batch", str(batch), "--alpha", "0.8")
+    assert "no option that drafts is possible at every cell" in run(*MIXED[:4], *mix).out
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,9 @@ def recommend(
         profile=profile,
     )
     if table is not None and found.depth_table is None:
-        why = "needs an acceptance" if found.acceptance is None else "has no depth whose memory fits at every cell"
-        raise InputError("--table", f"a table of depths {why}", "state --alpha, or a smaller --batch or --context")
+        if found.acceptance is None:
+            raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
+        raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
     if as_json:
         import json
 

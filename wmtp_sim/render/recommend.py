@@ -219,7 +219,9 @@ def _run(found: Recommendation) -> str:
     assert found.choice is not None
     given = f"{rate(float(found.judged.rate[found.place]))} tok/s"
     if found.choice.policy is None:
-        return f"Run without speculation: {given}; every depth gives less, or no more."
+        drafts = found.judged.possible[1:].any()
+        why = "every depth gives less, or no more" if drafts else "no option that drafts is possible at every cell"
+        return f"Run without speculation: {given}; {why}."
     gain = times(float(found.judged.rate[found.place] / found.judged.rate[0]))
     return f"Run depth {found.choice.depth} with {_kv(found.choice)}: {given}, {gain} of no speculation."
 
