@@ -5,7 +5,7 @@ answer = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=2**20, depth=6, ac
 answer.policies["ring"].speedup
 """
 
-from wmtp_sim.api import estimate
+from wmtp_sim.api import estimate, recommend
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
 from wmtp_sim.decide.estimate import Estimate
@@ -22,4 +22,5 @@ __all__ = [
     "load_model",
     "model_names",
     "open_grid",
+    "recommend",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,13 +17,16 @@ from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.field import FieldComparison, compare_field
+from wmtp_sim.decide.options import OptionSpace
+from wmtp_sim.decide.recommend import Recommendation
 from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import Profile
-from wmtp_sim.spec.acceptance import Acceptance, Source, state_acceptance
+from wmtp_sim.spec.acceptance import Acceptance, Source, as_depth, state_acceptance
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.parallel import check_ranks
 from wmtp_sim.spec.precision import KV_BYTES, Precision, override
@@ -31,6 +34,8 @@ from wmtp_sim.spec.workload import Workload
 
 #: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
 PAPER_WINDOW, PAPER_SINK = 4032, 64
+#: The deepest draft that is considered where neither depths nor rates say how deep.
+DEEPEST = 8
 
 
 def estimate(
@@ -134,6 +139,106 @@ def estimate(
         acceptance=acceptance,
         windowed_acceptance=windowed,
     )
+
+
+def recommend(
+    model: str | Model,
+    gpu: str | Gpu,
+    *,
+    context: ArrayLike,
+    context_shares: ArrayLike | None = None,
+    batch: ArrayLike = 1,
+    batch_shares: ArrayLike | None = None,
+    depth: ArrayLike | None = None,
+    window: ArrayLike = PAPER_WINDOW,
+    sink: ArrayLike = PAPER_SINK,
+    accept_length: float | None = None,
+    windowed_accept_length: float | None = None,
+    at_depth: int | None = None,
+    conditional: ArrayLike | None = None,
+    survival: ArrayLike | None = None,
+    alpha: float | None = None,
+    acceptance_source: Source = "given",
+    slo_itl_s: float | None = None,
+    need: float = 1.0,
+    what_if: bool = False,
+    **deployment: Any,
+) -> Recommendation:
+    """The depth, draft KV policy, window and sink that give most tokens/s over a mix of contexts and batches, or off.
+
+    Args:
+        model, gpu, deployment: as `estimate` takes them: engine, drafter, formats, tp, profile.
+        context, context_shares, batch, batch_shares: as `Mix.of` takes them, in tokens and sequences.
+        depth: depths to choose from; 1 to `DEEPEST` otherwise, or as deep as the rates go. Off is always considered.
+        window, sink: every pair of them is considered for windowed drafts.
+        accept_length, conditional, survival, alpha: at most one, as `estimate` takes them. An accept length is carried
+            from ``at_depth`` to the other depths by one constant conditional rate, which is an assumption. Without
+            any, only what each option needs is answered.
+        windowed_accept_length: of windowed drafts at ``at_depth``.
+        slo_itl_s: the longest mean time between two tokens of a request, in seconds, at every context and batch.
+        need: the speedup that the needed accept lengths are for.
+        what_if: also choose policies that the engine release lacks.
+
+    Raises:
+        InputError: naming the flag or config field, its value and what to type instead.
+    """
+    mix = Mix.of(context, batch, context_shares, batch_shares)
+    rates = conditional if conditional is not None else survival
+    depths = _drafting(depth, None if rates is None else np.shape(np.atleast_1d(rates))[-1])
+    for flag, value in (("--slo-itl-ms", slo_itl_s), ("--need", need)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(flag, f"{value:g} is not a number above 0", f"for example {flag} {_EXAMPLES[flag]}")
+    lengths = {"--accept-length": accept_length, "--windowed-accept-length": windowed_accept_length}
+    stated_at = _stated_at(depths, at_depth, [flag for flag, value in lengths.items() if value is not None])
+    known = stated_at if accept_length is not None else max(depths)
+    stated = {"accept_length": accept_length, "conditional": conditional, "survival": survival, "alpha": alpha}
+    acceptance, windowed = None, None
+    if any(value is not None for value in stated.values()):
+        acceptance = state_acceptance(depth=known, source=acceptance_source, **stated)
+    if windowed_accept_length is not None:
+        if acceptance is None:
+            hint = "state --accept-length, --alpha, --survival or --conditional too"
+            raise InputError("--windowed-accept-length", "says nothing of native drafts", hint)
+        try:
+            windowed = state_acceptance(depth=stated_at, accept_length=windowed_accept_length, source=acceptance_source)
+        except InputError as error:
+            raise InputError("--windowed-accept-length", error.problem, error.hint) from None
+    pairs = [(int(w), int(s)) for w in np.unique(window) for s in np.unique(sink)]
+    point = estimate(
+        model, gpu, context=mix.contexts[0], depth=depths[0], window=pairs[0][0], sink=pairs[0][1], **deployment
+    )
+    if point.drafter is None:
+        raise InputError(
+            "--drafter", "none drafts nothing, so there is nothing to choose", "mtp, eagle or a draft model"
+        )
+    space = OptionSpace(point, depths, tuple(pairs), what_if)
+    return Recommendation(space, mix, acceptance, windowed, slo_itl_s or float("inf"), need)
+
+
+_EXAMPLES = {"--slo-itl-ms": "20", "--need": "1.2"}
+
+
+def _drafting(depth: ArrayLike | None, positions: int | None) -> tuple[int, ...]:
+    """Depths that draft, ascending; as far as rates go where none were named."""
+    if depth is None:
+        return tuple(range(1, min(DEEPEST, positions or DEEPEST) + 1))
+    found = tuple(int(each) for each in np.unique(as_depth(depth)) if each > 0)
+    if not found:
+        raise InputError("--depth", "0 drafts nothing, and off is always considered", "for example --depth 1:8")
+    return found
+
+
+def _stated_at(depths: tuple[int, ...], at_depth: int | None, flags: list[str]) -> int:
+    """The depth that accept lengths were measured at; it must be named where there are several."""
+    if at_depth is not None:
+        if at_depth < 1:
+            raise InputError("--at", f"depth {at_depth} drafts nothing", "the depth of the accept length: --at depth=3")
+        if not flags:
+            raise InputError("--at", "names the depth of an accept length, and none is stated", "drop it")
+        return at_depth
+    if flags and len(depths) > 1:
+        raise InputError(flags[0], "holds at the depth it was measured at, which is not named", "--at depth=3")
+    return depths[0]
 
 
 def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profile:

@@ -38,6 +38,7 @@ from wmtp_sim.cli.options import (
 )
 from wmtp_sim.cli.plot import plot_app
 from wmtp_sim.cli.profiles import profiles_app, validate
+from wmtp_sim.cli.recommend import recommend
 
 app = typer.Typer(
     name="wmtp",
@@ -239,6 +240,7 @@ def engines_show(
 
 
 app.command()(breakeven)
+app.command()(recommend)
 app.command()(calibrate)
 app.command()(validate)
 app.add_typer(profiles_app, name="profiles")

@@ -18,6 +18,8 @@ MAX_POINTS = 4096
 #: Points of a whole grid. A point is a kilobyte of JSON; from Python, a million take less than a second.
 MAX_GRID = 100_000
 
+#: What to type where values have shares.
+_SHARED = {"--batch": "1:0.7,8:0.3"}
 #: What to type, by flag: one number and a range.
 _EXAMPLES = {
     "--depth": ("6", "0:12"),
@@ -74,6 +76,27 @@ def rates(text: str | None, flag: str) -> list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(flag, f"{text[:40]!r} is not a list of numbers", f"for example {flag} 0.9,0.8,0.7") from None
+
+
+def weighted(text: str, flag: str) -> tuple[list[int], list[float] | None]:
+    """Values with the share of each, ``8K:0.5,64K:0.3,256K:0.2``; without shares, what `doubling` takes.
+
+    One pair alone (``8K:0.5``) is a range that makes no sense, and is refused as such.
+    """
+    parts = text.split(",")
+    if len(parts) == 1 or ":" not in text:
+        return doubling(text, flag), None
+    values, shares = [], []
+    for part in parts:
+        value, colon, share = part.partition(":")
+        try:
+            shares.append(float(share))
+        except ValueError:
+            problem = f"{part[:40]!r} has no share" if not colon else f"{share[:40]!r} is not a share"
+            hint = f"for example {flag} {_SHARED.get(flag, '8K:0.5,64K:0.3,256K:0.2')}"
+            raise InputError(flag, problem, hint) from None
+        values.append(whole(value, flag))
+    return values, shares
 
 
 def gridded(axes: dict[str, list[int]]) -> tuple[NDArray[np.float64], ...]:

@@ -83,6 +83,29 @@ def at_depth(acceptance: Acceptance, depth: ArrayLike) -> Acceptance:
     return AcceptLength(length, np.broadcast_to(wanted, length.shape), source="assumed")
 
 
+def scaled(acceptance: Acceptance, factor: ArrayLike) -> ConstantRate | ConditionalRates:
+    """Every conditional rate times ``factor`` [...], at most 1: a drafter that is right less (or more) often.
+
+    With factor 1 it is the acceptance itself, as rates, that answer at any depth they cover. An accept length becomes
+    one constant rate, which is ASSUMED as in `at_depth`. Rates [..., positions] follow the factor's shape.
+
+    Raises:
+        InputError: an accept length stated at depth 0, which says nothing.
+    """
+    times = np.asarray(factor, dtype=np.float64)
+    match acceptance:
+        case AcceptLength():
+            alpha = alpha_from_accept_length(acceptance.accept_length, acceptance.depth)
+            return ConstantRate(np.minimum(alpha * times, 1.0), source="assumed")
+        case ConstantRate():
+            return ConstantRate(np.minimum(acceptance.alpha * times, 1.0), acceptance.source)
+        case ConditionalRates():
+            rates = acceptance.rates
+        case SurvivalRates():
+            rates = conditional_from_survival(acceptance.rates)
+    return ConditionalRates(np.minimum(rates * times[..., np.newaxis], 1.0), acceptance.source)
+
+
 def survival_from_conditional(conditional: ArrayLike) -> FloatArray:
     """S_j = a_1 ... a_j along the last axis [..., positions]. Raises `InputError` (``--conditional``)."""
     return np.asarray(np.cumprod(as_positions(ConditionalRates.flag, conditional), axis=-1), dtype=np.float64)

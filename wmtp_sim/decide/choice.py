@@ -1,11 +1,14 @@
-"""Which draft KV policies a deployment can run today, and which of them gains most. Single points."""
+"""Which draft KV policies a deployment can run today, and which choice gains most."""
 
 from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.estimate import Estimate, PolicyResult
 from wmtp_sim.step.compose import POLICIES, Policy
 
-#: Gains closer than this are not worth another flag.
+#: Gains closer than this share are not worth another flag.
 INDIFFERENT = 0.005
 
 
@@ -23,12 +26,18 @@ def offered(estimate: Estimate, policy: Policy) -> bool:
 
 
 def best(estimate: Estimate, among: list[Policy]) -> Policy:
-    """The policy with the highest speedup; the plainer one where the difference is nothing."""
-    chosen = among[0]
-    for policy in among[1:]:
-        if gain(estimate.policies[policy]) > gain(estimate.policies[chosen]) + INDIFFERENT:
-            chosen = policy
-    return chosen
+    """The policy with the highest speedup of a single point; the plainer one where the difference is nothing."""
+    return among[int(plainest([gain(estimate.policies[policy]) for policy in among]))]
+
+
+def plainest(gains: ArrayLike, possible: ArrayLike = True) -> NDArray[np.int64]:
+    """Places in ``gains`` [..., options], plainest option first: the first that is as good as the best, save nothing.
+
+    Only those that are ``possible`` count; -1 where none is.
+    """
+    rates = np.where(possible, gains, -np.inf)
+    near = np.asarray(possible) & (rates >= (1 - INDIFFERENT) * rates.max(axis=-1, keepdims=True))
+    return np.asarray(np.where(near.any(axis=-1), near.argmax(axis=-1), -1))
 
 
 def gain(result: PolicyResult) -> float:

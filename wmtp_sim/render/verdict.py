@@ -44,12 +44,12 @@ def _pays(estimate: Estimate) -> str:
     policy = best(estimate, possible)
     result, factor = estimate.policies[policy], gain(estimate.policies[policy])
     if times(factor) == times(1.0):
-        return f"Speculation breaks even at depth {depth}: {times(factor)} with {_named(policy)}."
+        return f"Speculation breaks even at depth {depth}: {times(factor)} with {named(policy)}."
     if factor < 1:
         floor = "no acceptance can pay" if result.unwinnable else "a higher accept length would"
         return f"Speculation loses at depth {depth}: {times(factor)} at best ({policy}); {floor}."
     beside = "" if policy == "native" else f", native {times(gain(estimate.policies['native']))}"
-    return f"Speculation pays at depth {depth}: {times(factor)} with {_named(policy)}{beside}."
+    return f"Speculation pays at depth {depth}: {times(factor)} with {named(policy)}{beside}."
 
 
 def _what_if(estimate: Estimate) -> list[str]:
@@ -62,11 +62,12 @@ def _what_if(estimate: Estimate) -> list[str]:
     better = [policy for policy in absent if gain(estimate.policies[policy]) > most + 0.005]
     if not better:
         return []
-    parts = [f"{_named(policy)} would give {times(gain(estimate.policies[policy]))}" for policy in better]
+    parts = [f"{named(policy)} would give {times(gain(estimate.policies[policy]))}" for policy in better]
     return [f"Not in {estimate.engine.name} {estimate.engine.version} for this drafter: {'; '.join(parts)}."]
 
 
-def _named(policy: Policy) -> str:
+def named(policy: Policy) -> str:
+    """A policy as a sentence names it."""
     return {"native": "native (full) draft KV", "flag": "the window flag", "ring": "the ring"}[policy]
 
 

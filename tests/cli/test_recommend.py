@@ -1,0 +1,119 @@
+"""`wmtp recommend`: a verdict, one JSON document, a table of depths, and refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from wmtp_sim.api import estimate, recommend
+
+MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
+
+
+def test_a_verdict_in_words(run: Run) -> None:
+    ran = run(*MIXED, "--alpha", "0.7", "--need", "1.2")
+    assert (ran.status, ran.err) == (0, "")
+    for words in ("8K (50%)", "Accept length needed for 1.20x", "over the mix needs an accept length of", "Run depth "):
+        assert words in ran.out
+    assert "over off: sure over the interval" in " ".join(ran.out.split())
+
+
+def test_the_document_says_what_python_says(run: Run) -> None:
+    document = run(*MIXED, "--alpha", "0.7", "--json").document
+    found = recommend(
+        "qwen3.5-35b-a3b", "h200", context=[8192, 65536, 131072], context_shares=[5, 3, 2], batch=[1, 4], alpha=0.7
+    )
+    assert document["schema"] == "wmtp-recommend/1"
+    assert found.choice is not None
+    assert found.judged is not None
+    for name in ("policy", "depth", "window", "sink"):
+        assert document["choice"][name] == getattr(found.choice, name)
+    assert document["choice"]["engine"] == document["engine"]
+    assert [option["tokens_per_s"] for option in document["options"]] == pytest.approx(found.judged.rate)
+    assert len(document["thresholds"]) == len(found.thresholds)
+    assert document["options"][1]["accept_length_needed"] == pytest.approx(found.needed[1])
+    assert document["acceptance"]["other_depths"] == "as stated"
+
+
+def test_without_an_acceptance_there_are_needs_and_no_choice(run: Run) -> None:
+    document = run(*MIXED, "--json").document
+    assert document["choice"] is None
+    assert document["options"][1]["accept_length_needed_on_mix"] > 1
+    assert "Break-even over the mix needs" in run(*MIXED).out
+
+
+def test_one_accept_length_is_labelled(run: Run) -> None:
+    document = run(*MIXED, "--accept-length", "2.5", "--at", "depth=3", "--json").document
+    assert document["acceptance"]["other_depths"].startswith("assumed")
+    assert "constant-rate-assumed" in [warning["id"] for warning in document["warnings"]]
+
+
+@pytest.mark.parametrize("flags", [("--alpha", "0"), ("--alpha", "1"), ("--alpha", "0.6", "--slo-itl-ms", "0.1")])
+def test_extremes_have_a_verdict(run: Run, flags: tuple[str, ...]) -> None:
+    out = run(*MIXED, *flags).out
+    assert run(*MIXED, *flags, "--json").document["schema"] == "wmtp-recommend/1"
+    assert {"0": "Run without speculation", "1": "Run depth 8"}.get(flags[1], "Nothing meets 0.100 ms") in out
+
+
+def test_what_does_not_fit_is_an_answer(run: Run) -> None:
+    arguments = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "64M", "--alpha", "0.7")
+    assert "Does not fit" in run(*arguments).out
+    assert run(*arguments, "--json").document["choice"] is None
+
+
+def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "depths.json"
+    ran = run(*MIXED, "--alpha", "0.5", "--table", path)
+    assert ran.status == 0
+    table = json.loads(path.read_text(encoding="utf-8"))
+    assert table["schema"] == "wmtp-depth-table/1"
+    assert [len(row) for row in table["depth"]] == [2, 2, 2]
+    assert [row["batch"] for row in table["rows"]] == table["batches"] == [1, 4]
+    assert [each["up_to"] for each in table["by_batch"]] == [1, 4]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--accept-length", "2.5"), "--accept-length: holds at the depth it was measured at, which is not named"),
+        (("--accept-length", "2.5", "--at", "batch=3"), "--at: 'batch' is no depth"),
+        (("--alpha", "0.5", "--survival", "0.5"), "more than one way"),
+        (("--alpha", "0.5", "--slo-itl-ms", "-1"), "--slo-itl-ms: -"),
+        (("--context", "8K:0.5,64K"), "--context: '64K' has no share"),
+        (("--context", "8K:0.5,64K:half"), "--context: 'half' is not a share"),
+        (("--context", "8K:0.5,64K:nan"), "--context: nan is not a share"),
+        (("--depth", "0"), "--depth: 0 drafts nothing"),
+        (("--need", "0"), "--need: 0 is not a number above 0"),
+    ],
+)
+def test_refusals(refused: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
+    assert words in refused(*MIXED, *flags, "--table", tmp_path / "t.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_that_memory_rules_out(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused(*MIXED[:4], "--context", "64M", "--alpha", "0.5", "--table", tmp_path / "t.json")
+    assert line == "--table: no depth's memory fits at every cell; a smaller --batch or --context"
+    assert not list(tmp_path.iterdir())
+
+
+def test_off_for_want_of_memory_says_so(run: Run) -> None:
+    memory = estimate("qwen3.5-35b-a3b", "h200", context=2**18).memory
+    batch = int(memory["base"].max_batch)
+    assert batch > memory["native"].max_batch
+    mix = ("--context", "256K", "--batch", str(batch), "--alpha", "0.8")
+    assert "no option that drafts is possible at every cell" in run(*MIXED[:4], *mix).out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("t.txt", "does not end in .json"), ("t.json", "--table: a table of depths needs an acceptance")],
+)
+def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, name: str, words: str) -> None:
+    assert words in refused(*MIXED, "--table", tmp_path / name)
+    assert not list(tmp_path.iterdir())

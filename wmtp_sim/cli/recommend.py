@@ -1,0 +1,171 @@
+"""`wmtp recommend`: which depth, draft KV policy, window and sink, or none, for a mix of contexts and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wmtp_sim.cli.options import (
+    ACCEPTANCE,
+    AcceptanceSource,
+    Alpha,
+    Conditional,
+    DrafterName,
+    DraftKv,
+    DraftWeights,
+    EngineName,
+    EngineSet,
+    ExpertParallel,
+    GpuName,
+    HeadWeights,
+    JsonFlag,
+    Kv,
+    ModelName,
+    Overlap,
+    ProfileName,
+    RoutingSkew,
+    Survival,
+    Tp,
+    Weights,
+    WindowedAcceptLength,
+    checked_source,
+)
+
+
+def recommend(
+    model: ModelName,
+    gpu: GpuName,
+    context: Annotated[
+        str, typer.Option(help="Committed tokens: the median, or with shares of tokens: 8K:0.5,64K:0.3,256K:0.2.")
+    ],
+    batch: Annotated[
+        str, typer.Option(help="Sequences decoded together: 8, 1:64 (doubling) or with shares: 1:0.7,8:0.3.")
+    ] = "1",
+    depth: Annotated[
+        str | None, typer.Option(help="Depths to choose from: 1:8, or as deep as the rates go.", show_default=False)
+    ] = None,
+    window: Annotated[str, typer.Option(help="Windows to choose from: a list, or 1K:16K (doubling).")] = "4032",
+    sink: Annotated[str, typer.Option(help="Sinks to choose from.")] = "64",
+    slo_itl_ms: Annotated[
+        float | None,
+        typer.Option(help="Longest mean time between two tokens of a request, in ms, anywhere in the mix."),
+    ] = None,
+    need: Annotated[float, typer.Option(help="Show the accept length needed for this speedup.")] = 1.0,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Choose among policies that the engine release lacks, too.")
+    ] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="Write depths by batch and context, as JSON.", metavar="FILE.json")
+    ] = None,
+    accept_length: Annotated[
+        float | None,
+        typer.Option(help="Mean tokens per step, bonus included, at the depth of --at.", rich_help_panel=ACCEPTANCE),
+    ] = None,
+    windowed_accept_length: WindowedAcceptLength = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(help="Where the accept length holds: depth=3.", metavar="depth=N", rich_help_panel=ACCEPTANCE),
+    ] = None,
+    alpha: Alpha = None,
+    survival: Survival = None,
+    conditional: Conditional = None,
+    acceptance_source: AcceptanceSource = "given",
+    engine: EngineName = "sglang",
+    engine_set: EngineSet = None,
+    drafter: DrafterName = "mtp",
+    weights: Weights = None,
+    head_weights: HeadWeights = None,
+    draft_weights: DraftWeights = None,
+    kv: Kv = None,
+    draft_kv: DraftKv = None,
+    overlap: Overlap = 0.0,
+    routing_skew: RoutingSkew = 0.0,
+    tp: Tp = "1",
+    expert_parallel: ExpertParallel = False,
+    profile: ProfileName = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The best depth, draft KV policy, window and sink for a deployment, or none; and what would change that."""
+    from wmtp_sim.api import recommend as recommend_deployment
+    from wmtp_sim.catalog.engines import load_engine
+    from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted, whole
+    from wmtp_sim.errors import InputError
+    from wmtp_sim.render.files import check_output
+
+    source = checked_source(acceptance_source)
+    if table is not None:
+        check_output(table, (".json",), "--table")
+    contexts, context_shares = weighted(context, "--context")
+    batches, batch_shares = weighted(batch, "--batch")
+    depths = None if depth is None else counting(depth, "--depth")
+    windows, sinks = doubling(window, "--window"), doubling(sink, "--sink")
+    axes = {"--context": contexts, "--batch": batches, "--depth": depths or [], "--window": windows, "--sink": sinks}
+    refuse_large({flag: values for flag, values in axes.items() if values})
+    found = recommend_deployment(
+        model,
+        gpu,
+        context=contexts,
+        context_shares=context_shares,
+        batch=batches,
+        batch_shares=batch_shares,
+        depth=depths,
+        window=windows,
+        sink=sinks,
+        accept_length=accept_length,
+        windowed_accept_length=windowed_accept_length,
+        at_depth=_depth_of(at or ()),
+        conditional=rates(conditional, "--conditional"),
+        survival=rates(survival, "--survival"),
+        alpha=alpha,
+        acceptance_source=source,
+        slo_itl_s=None if slo_itl_ms is None else slo_itl_ms / 1e3,
+        need=need,
+        what_if=what_if,
+        engine=load_engine(engine, engine_set or ()),
+        drafter=drafter,
+        weights=weights,
+        head_weights=head_weights,
+        draft_weights=draft_weights,
+        kv=kv,
+        draft_kv=draft_kv,
+        overlap=overlap,
+        routing_skew=routing_skew,
+        expert_parallel=expert_parallel,
+        tp=whole(tp, "--tp"),
+        profile=profile,
+    )
+    if table is not None and found.depth_table is None:
+        if found.acceptance is None:
+            raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
+        raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
+    if as_json:
+        import json
+
+        from wmtp_sim.render.recommend_document import recommend_document
+
+        typer.echo(json.dumps(recommend_document(found), allow_nan=False))
+    else:
+        from wmtp_sim.render.console import stdout_console
+        from wmtp_sim.render.recommend import print_recommendation
+
+        print_recommendation(found, stdout_console())
+    if table is not None:
+        import json
+
+        from wmtp_sim.render.files import write_text
+        from wmtp_sim.render.recommend_document import table_document
+
+        write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
+
+
+def _depth_of(at: list[str] | tuple[str, ...]) -> int | None:
+    """The depth that ``--at depth=3`` names. Raises `InputError` for any other axis."""
+    from wmtp_sim.cli.ranges import named_point
+    from wmtp_sim.errors import InputError
+
+    named = named_point(at, "--at")
+    if others := sorted(set(named) - {"depth"}):
+        raise InputError("--at", f"{others[0][:40]!r} is no depth", "the depth of the accept length: --at depth=3")
+    return named.get("depth")

@@ -1,0 +1,316 @@
+"""A recommendation for people: the accept lengths that are needed, the options beside one another, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wmtp_sim.decide.difference import Difference
+from wmtp_sim.decide.options import Option
+from wmtp_sim.decide.recommend import Recommendation
+from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.decide.warnings import Warning, warnings
+from wmtp_sim.render.verdict import named
+from wmtp_sim.step.compose import POLICIES
+from wmtp_sim.units import milliseconds, percent, rate, times, tokens
+
+#: Cells of the surface and depths that a person can take in; ``--json`` has all.
+ROWS, COLUMNS = 8, 8
+#: What the verdict says itself; of cells that do not fit, the table.
+TOLD = ("no-acceptance", "does-not-fit-base", "does-not-fit-native", "does-not-fit-ring")
+#: Warnings that concern windowed drafts alone.
+WINDOWED = (
+    "same-acceptance",
+    "policy-not-in-engine",
+    "mla-draft-not-covered",
+    "flag-inert-at-depth-1",
+    "window-holds-context",
+    "window-below-depth",
+)
+UNWINNABLE = "x"
+WHY = {"speed": "", "memory": " (memory)", "target": " (target missed)"}
+
+
+def print_recommendation(found: Recommendation, console: Console) -> None:
+    """Heading, the needed accept lengths, the options, the verdict, the warnings."""
+    _heading(found, console)
+    console.print(Text(_surface_title(found)))
+    console.print(_surface(found))
+    if found.judged is not None:
+        console.print(_options(found))
+    for line in sentences(found):
+        console.print(Text(line, style="bold"))
+    for warning in notices(found):
+        console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
+
+
+def notices(found: Recommendation) -> list[Warning]:
+    """Warnings about the choice over the mix, and about how its acceptance was come by."""
+    option = found.choice if found.choice else Option("native", found.space.depths[0])
+    mix = found.mix or found.asked
+    estimate = found.space.of(option, mix.contexts, mix.batches)
+    said = TOLD if option.window is not None else (*TOLD, *WINDOWED)
+    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said)]
+
+
+def _of_acceptance(found: Recommendation) -> Iterator[Warning]:
+    if found.acceptance is None:
+        text = "no acceptance given: what each option needs, no choice; state --alpha, --survival or --accept-length"
+        yield Warning("no-acceptance", text)
+        return
+    if found.assumed:
+        text = (
+            "one accept length says nothing of other depths: one constant rate at all positions is assumed; "
+            "state --survival from a server's per-position rates"
+        )
+        yield Warning("constant-rate-assumed", text)
+    if found.windowed is None and found.choice is not None and found.choice.window is not None:
+        text = "windowed drafts, whatever their window, are given the acceptance of native ones"
+        yield Warning("same-acceptance", f"{text}: state --windowed-accept-length")
+    if found.mix is not None and found.mix.contexts.size > 1:
+        yield Warning("acceptance-by-context", "one acceptance is taken at every context: it often falls with length")
+
+
+# --- the heading and the tables ----------------------------------------------------------------------------------
+
+
+def _heading(found: Recommendation, console: Console) -> None:
+    deployment, mix = found.space.deployment, found.asked
+    engine = f"{deployment.engine.name} {deployment.engine.version}"
+    parts = [f"context {_weighted(mix.contexts, mix.shares.sum(axis=1))}"]
+    parts.append(f"batch {_weighted(mix.batches, mix.shares.sum(axis=0))}")
+    if deployment.work.tp > 1:
+        parts.append(f"tp {deployment.work.tp}")
+    console.print(Text(f"{deployment.model.name} on {deployment.machine.gpu.name}, {engine}", style="bold"))
+    console.print(Text(f"{', '.join(parts)}; kernels: {deployment.machine.profile.label}", style="dim"))
+
+
+def _weighted(values: np.ndarray, shares: np.ndarray) -> str:
+    if values.size == 1:
+        return tokens(values.item())
+    if np.allclose(shares, shares[0]):
+        return f"{tokens(values[0])}..{tokens(values[-1])} ({values.size}, equally often)"
+    return " + ".join(f"{tokens(value)} ({share:.0%})" for value, share in zip(values, shares, strict=True))
+
+
+def _surface_option(found: Recommendation) -> Option:
+    """The draft KV that the surface is shown for: the choice's, else native."""
+    return found.choice if found.choice is not None and found.choice.policy is not None else Option("native", 1)
+
+
+def _surface_title(found: Recommendation) -> str:
+    wanted = "to break even" if found.need == 1 else f"for {times(found.need)}"
+    shown = _surface_option(found)
+    overlaid = "" if found.lengths is None else "; in brackets: not reached"
+    return f"Accept length needed {wanted}, {_kv(shown)}; {UNWINNABLE}: unwinnable at any acceptance{overlaid}."
+
+
+def _surface(found: Recommendation) -> Table:
+    shown = _surface_option(found)
+    same = [(o.policy, o.window, o.sink) == (shown.policy, shown.window, shown.sink) for o in found.space.options]
+    places = np.flatnonzero(same)[:COLUMNS]
+    cells = np.argwhere(np.ones_like(found.asked.shares, dtype=bool))
+    if len(cells) > ROWS:
+        cells = cells[np.unique(np.linspace(0, len(cells) - 1, ROWS).round().astype(int))]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("context", "batch", *(f"depth {found.space.options[place].depth}" for place in places)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for c, b in cells:
+        needs = [_need(found, int(place), int(c), int(b)) for place in places]
+        table.add_row(tokens(found.asked.contexts[c]), tokens(found.asked.batches[b]), *needs)
+    return table
+
+
+def _need(found: Recommendation, place: int, c: int, b: int) -> str:
+    if not found.asked_priced.fits[place, c, b]:
+        return "no room"
+    if found.unwinnable[place, c, b]:
+        return UNWINNABLE
+    needed = found.needed[place, c, b]
+    missed = found.lengths is not None and found.lengths[place] < needed
+    return f"({needed:.2f})" if missed else f"{needed:.2f}"
+
+
+def _options(found: Recommendation) -> Table:
+    """Off, the fastest option of each policy, and the runner-up, over the mix."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("over the mix", no_wrap=True)
+    for name in ("accept length", "needed", "tok/s", "speedup", "longest ITL ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    places = [found.best_of(policy) for policy in (None, *POLICIES)] + [found.place, found.runner_up]
+    for place in sorted({place for place in places if place is not None}):
+        table.add_row(*_cells(found, place), style="bold" if place == found.place else None)
+    return table
+
+
+def _cells(found: Recommendation, place: int) -> Iterator[str]:
+    judged, lengths, needs = found.judged, found.lengths, found.needed_on_mix
+    assert judged is not None
+    assert lengths is not None
+    assert needs is not None
+    option = found.space.options[place]
+    marks = "" if found.space.allowed[place] else " (what-if)"
+    yield _described(found, place) + (" <" if place == found.place else marks)
+    yield f"{lengths[place]:.2f}" if option.policy else "-"
+    yield f"{needs[place]:.2f}" if option.policy else "-"
+    yield rate(float(judged.rate[place]))
+    yield times(float(judged.rate[place] / judged.rate[0]))
+    yield milliseconds(float(judged.latency_s[place])) + ("" if judged.latency_s[place] <= found.slo_s else " over")
+
+
+# --- the verdict -------------------------------------------------------------------------------------------------
+
+
+def _described(found: Recommendation, place: int) -> str:
+    """An option in a few words, with its window where there are several to choose from."""
+    option = found.space.options[place]
+    if option.policy is None:
+        return "off"
+    several = option.window is not None and len(found.space.windows) > 1
+    window = f", {tokens(option.window or 0)} + {tokens(option.sink or 0)}" if several else ""
+    return f"{option.policy} depth {option.depth}{window}"
+
+
+def _kv(option: Option) -> str:
+    assert option.policy is not None
+    window = "" if option.window is None else f" ({tokens(option.window)} + {tokens(option.sink or 0)})"
+    return f"{named(option.policy)}{window}"
+
+
+def sentences(found: Recommendation) -> list[str]:
+    """The verdict: what to run, how sure that is, what would change it, and what a changing depth would add."""
+    if found.mix is None:
+        return ["Does not fit, even without speculation: see `wmtp estimate` for the largest context and batch."]
+    lines = []
+    left_out = int((~found.asked_priced.fits[0]).sum())
+    if left_out:
+        lines.append(f"{left_out} of {found.asked.shares.size} cells do not fit without speculation and are left out.")
+    if found.judged is None:
+        return [*lines, _needs(found)]
+    if found.need != 1:
+        lines.append(_needs(found))
+    if found.place is None:
+        return [*lines, _missed(found), *_changes(found)]
+    return [*lines, _run(found), *_margins(found), *_others(found), *_changes(found), *_switching(found)]
+
+
+def _needs(found: Recommendation) -> str:
+    """The accept length that each depth needs over the mix."""
+    assert found.needed_on_mix is not None
+    wanted = "Break-even" if found.need == 1 else times(found.need)
+    shown = _surface_option(found)
+    parts = []
+    for place, option in enumerate(found.space.options):
+        if (option.policy, option.window, option.sink) == (shown.policy, shown.window, shown.sink):
+            needed = float(found.needed_on_mix[place])
+            parts.append(
+                f"{needed:.2f} at depth {option.depth}" + (" (unwinnable)" if needed > option.depth + 1 else "")
+            )
+    return f"{wanted} over the mix needs an accept length of: {', '.join(parts[:COLUMNS])} ({_kv(shown)})."
+
+
+def _run(found: Recommendation) -> str:
+    assert found.place is not None
+    assert found.judged is not None
+    assert found.choice is not None
+    given = f"{rate(float(found.judged.rate[found.place]))} tok/s"
+    if found.choice.policy is None:
+        drafts = found.judged.possible[1:].any()
+        why = "every depth gives less, or no more" if drafts else "no option that drafts is possible at every cell"
+        return f"Run without speculation: {given}; {why}."
+    gain = times(float(found.judged.rate[found.place] / found.judged.rate[0]))
+    return f"Run depth {found.choice.depth} with {_kv(found.choice)}: {given}, {gain} of no speculation."
+
+
+def _missed(found: Recommendation) -> str:
+    """Nothing meets the target: what comes nearest."""
+    place, judged = found.nearest_to_target, found.judged
+    assert place is not None
+    assert judged is not None
+    least = milliseconds(float(judged.latency_s[place]))
+    target = milliseconds(found.slo_s)
+    return f"Nothing meets {target} ms between tokens at every cell; {_described(found, place)}: {least} ms."
+
+
+def _margins(found: Recommendation) -> Iterator[str]:
+    if found.runner_up is not None:
+        over, other = found.over(found.runner_up), _described(found, found.runner_up)
+        if over.expected < 0:
+            yield f"{other} gives {percent(-over.expected)}: too little to prefer it ({_interval(over)} the other way)."
+        else:
+            either = "" if over.sure else ", so either will do"
+            yield f"{percent(over.expected)} over the runner-up, {other}: {_sure(over)}{either}."
+    if found.place and found.runner_up != 0:
+        over = found.over(0)
+        yield f"{percent(over.expected)} over off: {_sure(over)}."
+
+
+def _sure(over: Difference) -> str:
+    """Whether a difference exceeds its interval, which common errors leave out."""
+    return f"{'sure' if over.sure else 'not sure'} over the interval of the difference, {_interval(over)}"
+
+
+def _interval(over: Difference) -> str:
+    return f"{percent(over.low)} to {percent(over.high)}"
+
+
+def _others(found: Recommendation) -> Iterator[str]:
+    """What the release lacks, or memory rules out."""
+    engine = found.space.deployment.engine
+    if found.what_if is not None:
+        yield f"Not in {engine.name} {engine.version} here: {_adds(found, found.what_if)}."
+    if found.too_large is not None:
+        yield f"Memory decides: {_adds(found, found.too_large)}, but does not fit at every cell."
+
+
+def _adds(found: Recommendation, place: int) -> str:
+    assert found.place is not None
+    assert found.judged is not None
+    more = percent(float(found.judged.rate[place] / found.judged.rate[found.place]) - 1)
+    return f"{_described(found, place)} would give {more}"
+
+
+def _changes(found: Recommendation) -> Iterator[str]:
+    """One line for each thing that would change the choice."""
+    for axis, label in (("acceptance", "accept length"), ("context", "context"), ("batch", "batch")):
+        parts = [_change(found, each) for each in found.thresholds if each.axis == axis]
+        if parts:
+            yield f"Instead, at {label}{_scaled(found, axis)} {'; '.join(parts)}."
+
+
+def _scaled(found: Recommendation, axis: str) -> str:
+    """Of what the stated number is, where a mix has several."""
+    assert found.mix is not None
+    if axis == "acceptance" or getattr(found.mix, {"context": "contexts", "batch": "batches"}[axis]).size == 1:
+        return ""
+    return " (the mix's largest, all scaled alike)"
+
+
+def _change(found: Recommendation, threshold: Threshold) -> str:
+    at = f"{threshold.at:,.0f}"
+    if threshold.accept_length is not None and threshold.option is not None:
+        at = f"{threshold.accept_length:.2f}"
+        if threshold.option != found.choice:
+            at += f" at depth {threshold.option.depth}"
+    becomes = "nothing is possible"
+    if threshold.becomes is not None:
+        becomes = _described(found, found.space.options.index(threshold.becomes))
+    return f"{at} or {'more' if threshold.side == 'above' else 'less'}, {becomes}{WHY[threshold.reason]}"
+
+
+def _switching(found: Recommendation) -> Iterator[str]:
+    """What a depth that changes with batch and context adds, and what is left of it by batch alone."""
+    table = found.depth_table
+    if table is None or found.judged is None or found.place is None or table.depth.size == 1:
+        return
+    fixed = float(found.judged.rate[found.place])
+    more, by_batch = (percent(value / fixed - 1) for value in (table.switching, table.batch_only))
+    if table.depth.min() == table.depth.max():
+        yield f"No cell of the mix wants another depth than {table.depth.min()}."
+        return
+    depths = f"{table.depth.min()} to {table.depth.max()}"
+    yield f"Depth by batch and context ({depths}; --table writes it) gives {more}, by batch alone {by_batch}."
