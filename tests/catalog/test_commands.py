@@ -88,7 +88,7 @@ def test_unknown_flags_are_reported_and_the_rest_is_read() -> None:
 def test_a_cache_format_that_is_not_priced_is_said() -> None:
     read = read_command("sglang serve --model m --kv-cache-dtype nvfp4")
     assert read.deployment.kv is None
-    assert read.line.refused == ["--kv-cache-dtype 'nvfp4': this project prices bf16 and fp8 only"]
+    assert (read.line.refused, read.line.unpriced) == ([], ["--kv-cache-dtype 'nvfp4': bf16 and fp8 are"])
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

@@ -211,6 +211,8 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
     _say_ranks(stated)
+    if isinstance(stated.get("config_overrides"), dict):
+        stated["config_overrides"] = json.dumps(stated["config_overrides"])
     _say_speculation(known, stated)
     if stated.get("context", 1) < 1:  # vLLM's auto
         del stated["context"]
@@ -231,7 +233,7 @@ def _first(known: Vocabulary, line: Line, name: str) -> Any:
         return table[word] or None
     if name == "method":
         return "other"
-    line.refused.append(f"{known.grammar.fields[name][0]} {value[:40]!r}: this project prices {_ours(table)} only")
+    line.unpriced.append(f"{known.grammar.fields[name][0]} {value[:40]!r}: {_ours(table)} are")
     return None
 
 

@@ -121,11 +121,13 @@ class Line:
         values: by the flags' own names; lists where a flag takes several words.
         unknown: words that belong to no flag of the release, each flag with the words after it.
         refused: what the engine's parser would refuse, in words.
+        unpriced: what the engine takes and this project has no word for.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    unpriced: list[str] = field(default_factory=list)
 
     def value(self, name: str) -> Any:
         """What a flag, or ``--flag.key``, was given; None where it was not."""

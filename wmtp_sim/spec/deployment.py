@@ -36,6 +36,7 @@ class ServerDeployment(Spec):
         memory_fraction: share of the GPU's memory for weights and caches.
         max_running: sequences decoded together, at most.
         kv_splits: SGLang's cap on the thread blocks along the context of its Triton decode kernel.
+        config_overrides: what is put over the checkpoint's config.json, as JSON text.
         draft_context: longest sequence that the drafter serves, where it has a limit of its own.
     """
 
@@ -65,6 +66,7 @@ class ServerDeployment(Spec):
     max_running: Size | None = None
     kv_splits: Size | None = None
     draft_context: Size | None = None
+    config_overrides: Annotated[str, Field(max_length=65_536)] | None = None
 
     @property
     def rows(self) -> int:
