@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wmtp_sim.catalog.commands import Command
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.field import read_field
 from wmtp_sim.catalog.field_mapping import Deployment, read_mapping
-from wmtp_sim.catalog.flags import Vocabulary, suggestion, vocabulary
 from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
-from wmtp_sim.catalog.launch import LaunchLine, launch_line
-from wmtp_sim.catalog.models import hub_name, load_model
+from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
-from wmtp_sim.catalog.rules import load_rules, read_checkpoint
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.field import FieldComparison, compare_field
-from wmtp_sim.decide.preflight import Case, Trap
-from wmtp_sim.decide.preflight import preflight as preflight_traps
 from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import Profile
 from wmtp_sim.spec.acceptance import Acceptance, Source, state_acceptance
-from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Model
@@ -154,141 +146,6 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
         return profile_for(device)
     profile = load_profile(stated) if isinstance(stated, str) else stated
     return profile if is_of(profile, device) else profile.transferred(ELSEWHERE, device.launch_slowdown)
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """A deployment, the estimate of it that was looked at, and the traps found.
-
-    ``launch`` is the command that starts it; None where it was read from a command.
-    """
-
-    deployment: ServerDeployment
-    estimate: Estimate
-    traps: list[Trap]
-    launch: LaunchLine | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing found is an error."""
-        return not any(trap.severity == "error" for trap in self.traps)
-
-
-def preflight(
-    deployment: ServerDeployment | Command,
-    gpu: str | Gpu,
-    *,
-    model: str | Model | None = None,
-    context: int | None = None,
-    batch: int = 1,
-    weights: str | None = None,
-    kv_pool_tokens: int | None = None,
-    random_data: bool = False,
-    engine: str | Engine | None = None,
-    profile: str | Profile | None = None,
-    **acceptance: ArrayLike | None,
-) -> Preflight:
-    """Every trap of a deployment that its config, its flags and its GPU show before it is started.
-
-    Args:
-        deployment: what is served, or a command that `catalog.commands.read_command` read.
-        gpu, profile: as `estimate` takes them.
-        model: whose config to look at; by default what the deployment names, a hub name by its last part.
-        context: tokens asked about; the longest served by default, else the model's limit.
-        batch: sequences decoded together.
-        weights: as `estimate` takes it; by default what the deployment's quantisation converts to.
-        kv_pool_tokens: what the engine logged as its KV pool.
-        random_data: whether the acceptance was measured on random tokens.
-        engine: for a deployment whose engine was loaded already, with changes.
-        acceptance: as `estimate` takes it: ``accept_length``, ``alpha``, ``survival``, ``conditional``.
-
-    Raises:
-        InputError: naming what cannot be looked at.
-    """
-    command = deployment if isinstance(deployment, Command) else None
-    stated = deployment.deployment if isinstance(deployment, Command) else deployment
-    known = command.known if command is not None else vocabulary(engine or stated.engine)
-    target = (
-        load_model(hub_name(stated.model)) if model is None else load_model(model) if isinstance(model, str) else model
-    )
-    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    drafter, problem = _drafter(stated, target)
-    if target.precision.stated:
-        weights = None
-    elif weights is None and stated.quantization is not None:
-        weights = known.grammar.words["quantization"].get(stated.quantization)
-    memory = {} if stated.memory_fraction is None else {"memory_fraction": stated.memory_fraction}
-    priced = estimate(
-        target,
-        device,
-        context=context or stated.context or target.max_context,
-        depth=stated.depth if drafter else 0,
-        window=stated.window or PAPER_WINDOW,
-        sink=PAPER_SINK if stated.window is None else stated.sink or 0,
-        batch=batch,
-        engine=known.engine.model_copy(update=memory),
-        drafter=drafter or "mtp",
-        weights=weights,
-        kv=stated.kv,
-        draft_kv=stated.draft_kv,
-        tp=stated.tp,
-        expert_parallel=_expert_parallel(stated),
-        profile=profile,
-        **(acceptance if drafter else {}),  # type: ignore[arg-type]
-    )
-    index = read_checkpoint(stated.model if not isinstance(model, str) else model)
-    book = load_rules()
-    case = Case(
-        deployment=stated,
-        model=target,
-        gpu=device,
-        engine=known.engine,
-        grammar=known.grammar,
-        estimate=priced,
-        limits=book.limits,
-        flags=command.line.values if command is not None else {},
-        unknown=tuple((words, suggestion(known, words)) for words in command.line.unknown) if command else (),
-        refused=tuple(command.line.refused) if command else (),
-        unpriced=tuple(command.line.unpriced) if command else (),
-        checkpoint=None if index is None else (index.tensors, index.head_tensors),
-        unpriced_drafter=problem,
-        kv_pool_tokens=kv_pool_tokens,
-        random_data=random_data,
-    )
-    return Preflight(stated, priced, preflight_traps(case, book), None if command else _launch(stated, known))
-
-
-def _expert_parallel(stated: ServerDeployment) -> bool | int:
-    """Among how many groups of a replica's ranks whole experts are dealt; False where none are."""
-    whole = min(stated.ep, stated.tp)
-    return whole if whole > 1 else False
-
-
-def _launch(stated: ServerDeployment, known: Vocabulary) -> LaunchLine | None:
-    """The line that starts a deployment, where the release can be told all of it: else a trap says why not."""
-    try:
-        return launch_line(stated, known.engine)
-    except InputError as error:
-        if error.field in ("--window", "--sink"):
-            return None
-        raise
-
-
-def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, str]:
-    """What ``--drafter`` would say of a deployment, and why nothing where its drafter cannot be priced."""
-    if stated.depth == 0:
-        return "", ""
-    if stated.method == "mtp" and stated.draft_model in (None, stated.model):
-        return ("mtp", "") if target.mtp is not None else ("", "")
-    if stated.method == "eagle" and stated.draft_model is None:
-        return "", ""
-    if stated.draft_model is None:
-        return "", "neither an MTP head, an EAGLE head nor a draft model"
-    try:
-        load_drafter(hub_name(stated.draft_model), target)
-    except InputError as error:
-        return ("eagle", "") if stated.method == "eagle" and error.field == "--drafter" else ("", error.problem)
-    return hub_name(stated.draft_model), ""
 
 
 def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: str | Gpu | None = None) -> Validation:

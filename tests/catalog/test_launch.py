@@ -99,6 +99,7 @@ def test_names_are_quoted_for_a_shell() -> None:
         ({"engine": "vllm", "depth": 3, "window": 4032}, "no flag of vllm 0.33 windows an MTP head"),
         ({"engine": "sglang@26.06", "depth": 3, "window": 4032}, "no flag of sglang 26.06 windows an MTP head"),
         ({"engine": "sglang", "depth": 0, "window": 4032}, "4032 without drafts"),
+        ({"engine": "sglang", "depth": 3, "sink": 64}, "64 without a window"),
         ({"engine": "vllm", "depth": 3, "topk": 4}, "drafts chains only"),
         ({"engine": "vllm", "kv_splits": 64}, "'64' has no flag in vllm 0.33"),
         ({"engine": "sglang@26.06", "depth": 3, "draft_kv": "fp8"}, "has no flag in sglang 26.06"),

@@ -58,6 +58,12 @@ def test_options_make_a_launch_line(run: Run) -> None:
     assert (read.depth, read.context, read.model) == (3, 131_072, "qwen3.5-27b")
 
 
+def test_weights_that_are_converted_on_loading(run: Run) -> None:
+    words = ("preflight", "qwen3.5-27b", "--gpu", "h200", "--context", "4K", "--json", "--weights")
+    assert "--quantization fp8" in run(*words, "fp8").document["launch"]
+    assert "--quantization" not in run(*words, "int4").document["launch"]
+
+
 def test_a_base_server(run: Run) -> None:
     ran = run("preflight", "qwen3-8b", "--gpu", "h200", "--depth", "0", "--context", "32K")
     assert ran.status == 0

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from wmtp_sim.api import Preflight, preflight
 from wmtp_sim.catalog.commands import read_command
 from wmtp_sim.catalog.models import catalog_folder
 from wmtp_sim.catalog.rules import load_rules
 from wmtp_sim.decide.preflight import CHECKS
+from wmtp_sim.preflight import Preflight, preflight
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import GRADES
 
@@ -224,6 +224,13 @@ def test_rules_name_their_source_and_say_one_sentence(rule: str) -> None:
     assert not stated.reason.endswith(".")
     for text in (stated.reason, stated.fix):
         assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
+
+
+def test_the_document_lists_every_rule() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text(encoding="utf-8")
+    rows = [line for line in document.splitlines() if line.startswith("| `")]
+    rules = [f"| `{name}` | {r.severity} | {', '.join(r.engines) or 'all'} |" for name, r in BOOK.rules.items()]
+    assert rows == [*rules, *(f"| `{name}` | {rule.severity} |" for name, rule in BOOK.estimate.items())]
 
 
 def test_a_trap_is_told_once() -> None:

@@ -78,13 +78,15 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]
         found |= {"topk": None, "verify_rows": None}
     elif deployment.topk == 1:
         found["verify_rows"] = deployment.depth + 1
+    if deployment.window is None and deployment.sink is not None:
+        raise InputError("--sink", f"{deployment.sink} without a window", "give --window, for example --window 4032")
     if deployment.window is not None:
-        refuse_window(known)
+        _refuse_window(known)
         found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
     return {name: value for name, value in found.items() if value is not None}
 
 
-def refuse_window(known: Vocabulary) -> None:
+def _refuse_window(known: Vocabulary) -> None:
     """Raises `InputError` where no flag of a release windows the target's own draft head."""
     if "flag" not in known.engine.window_policies or known.flag_of("window") is None:
         name = f"{known.grammar.engine} {known.release}"

@@ -82,10 +82,11 @@ def preflight(
     as_json: JsonFlag = False,
 ) -> None:
     """Traps of a deployment that config, flags and GPU show before it starts. Exit code 1 when there are errors."""
-    from wmtp_sim.api import preflight as look
     from wmtp_sim.catalog.commands import read_command
     from wmtp_sim.catalog.engines import load_engine
+    from wmtp_sim.catalog.flags import load_grammar
     from wmtp_sim.cli.ranges import rates
+    from wmtp_sim.preflight import preflight as look
 
     counts = {
         "depth": depth,
@@ -96,7 +97,7 @@ def preflight(
         "dp": dp,
         "max_running": max_running,
     }
-    words = {
+    words: dict[str, Any] = {
         "attention_backend": attention_backend,
         "draft_attention_backend": draft_attention_backend,
         "kv": kv,
@@ -117,6 +118,9 @@ def preflight(
         if model is None:
             raise InputError("MODEL", "is missing", "name a model, or give --from-command")
         chosen = chosen or load_engine("sglang", engine_set or ())
+        loading = {ours: word for word, ours in load_grammar(chosen.name).words["quantization"].items()}
+        if weights in loading:
+            stated["quantization"] = loading[weights]
         subject = _deployment(model, chosen.name, asked, stated)
     found = look(
         subject,

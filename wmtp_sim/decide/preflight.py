@@ -120,7 +120,7 @@ class Case:
         return self.grammar.fields[field_name][0]
 
 
-def preflight(case: Case, book: RuleBook) -> list[Trap]:
+def traps(case: Case, book: RuleBook) -> list[Trap]:
     """All traps: errors first, then in the rules' order."""
     found = [trap for name, check in CHECKS.items() for trap in _told(case, book, name, check)]
     found += _estimated(case, book, {trap.id for trap in found})

@@ -13,7 +13,7 @@ from wmtp_sim.units import about_tokens, gigabytes, tokens
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from wmtp_sim.api import Preflight
+    from wmtp_sim.preflight import Preflight
 
 SCHEMA = "wmtp-preflight/1"
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
