@@ -44,6 +44,10 @@ print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
         (("models",), {"torch", "plotly", "scipy"}),
         (("--help",), {"torch", "plotly", "scipy"}),
         (("estimate", "--help"), {"torch", "plotly", "scipy"}),
+        (
+            ("preflight", "qwen3.5-27b", "--gpu", "h200", "--context", "4K", "--json"),
+            {"torch", "plotly", "scipy", "rich"},
+        ),
         (("--version",), {"torch", "plotly", "scipy", "rich"}),
     ],
 )

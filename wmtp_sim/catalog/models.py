@@ -40,6 +40,13 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in catalog_folder().glob("*.json")))
 
 
+def hub_name(reference: str) -> str:
+    """The catalogue's name for a model of a hub (``Qwen/Qwen3.5-35B-A3B``); the reference itself where it has none."""
+    last = reference.rstrip("/").rpartition("/")[2].lower()
+    known = path_kind(Path(reference)) == "nothing" and last in model_names()
+    return last if known else reference
+
+
 def load_model(reference: str, field: str = "MODEL") -> Model:
     """A model from a catalogue name, a ``config.json`` path, or a folder that holds one.
 

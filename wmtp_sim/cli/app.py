@@ -37,6 +37,7 @@ from wmtp_sim.cli.options import (
     checked_source,
 )
 from wmtp_sim.cli.plot import plot_app
+from wmtp_sim.cli.preflight import preflight
 from wmtp_sim.cli.profiles import profiles_app, validate
 from wmtp_sim.cli.recommend import recommend
 
@@ -241,6 +242,7 @@ def engines_show(
 
 app.command()(breakeven)
 app.command()(recommend)
+app.command()(preflight)
 app.command()(calibrate)
 app.command()(validate)
 app.add_typer(profiles_app, name="profiles")

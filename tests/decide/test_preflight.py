@@ -1,0 +1,305 @@
+"""Preflight's rules: each on a deployment that walks into its trap, and on a near one that does not."""
+
+from __future__ import annotations
+
+import json
+import string
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wmtp_sim.catalog.commands import read_command
+from wmtp_sim.catalog.models import catalog_folder
+from wmtp_sim.catalog.rules import load_rules
+from wmtp_sim.decide.preflight import CHECKS
+from wmtp_sim.preflight import Preflight, preflight
+from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.engine import GRADES
+
+BOOK = load_rules()
+SGLANG = "python -m sglang.launch_server --trust-remote-code --model-path "
+NEXTN = " --speculative-algorithm NEXTN --speculative-num-steps {d} --speculative-eagle-topk 1"
+WINDOW = " --speculative-draft-window-size 4032 --speculative-draft-sink-size 64"
+FLASHINFER = " --speculative-draft-attention-backend flashinfer"
+MTP = """ --speculative-config '{"method": "mtp", "num_speculative_tokens": %d}'"""
+QWEN, NEMOTRON, DEEPSEEK, MIMO = "qwen3.5-35b-a3b", "nemotron-3-super-120b-a12b", "deepseek-v3.2", "mimo-7b"
+
+
+def nextn(depth: int = 6, more: str = "", rows: int | None = None) -> str:
+    return NEXTN.format(d=depth) + f" --speculative-num-draft-tokens {rows or depth + 1}" + more
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A command on a GPU, and what is said beside it."""
+
+    command: str
+    gpu: str = "h200"
+    context: int = 131_072
+    asked: dict[str, Any] = field(default_factory=dict)
+
+
+def sglang(more: str = "", model: str = QWEN, gpu: str = "h200", context: int = 131_072, **asked: Any) -> Deployed:
+    return Deployed(SGLANG + model + more, gpu, context, asked)
+
+
+def vllm(more: str = "", model: str = QWEN, gpu: str = "h200", context: int = 131_072, **asked: Any) -> Deployed:
+    return Deployed(f"vllm serve {model}{more}", gpu, context, asked)
+
+
+def looked_at(case: Deployed) -> Preflight:
+    return preflight(read_command(case.command), case.gpu, context=case.context, **case.asked)
+
+
+def ids(case: Deployed) -> list[str]:
+    return [trap.id for trap in looked_at(case).traps]
+
+
+TP8 = " --tp 8"
+#: By rule: a deployment that walks into it, and one that does not.
+CASES: dict[str, tuple[Deployed, Deployed]] = {
+    "unknown-flag": (sglang(" --speculative-draft-windw-size 4"), sglang(" --page-size 1")),
+    "flag-refused": (sglang(" --kv-cache-dtype int3"), sglang(" --kv-cache-dtype fp8_e4m3")),
+    "no-draft-head": (sglang(nextn(), "qwen3-8b", context=32_768), sglang("", "qwen3-8b", context=32_768)),
+    "eagle3-on-mtp-head": (
+        sglang(" --speculative-algorithm EAGLE3 --speculative-num-steps 3"),
+        sglang(" --speculative-algorithm EAGLE --speculative-num-steps 3"),
+    ),
+    "draft-shape-incomplete": (
+        sglang(" --speculative-algorithm NEXTN --speculative-eagle-topk 1"),
+        sglang(" --speculative-algorithm NEXTN"),
+    ),
+    "sink-without-window": (
+        sglang(nextn(6, " --speculative-draft-sink-size 64")),
+        sglang(nextn(6, WINDOW)),
+    ),
+    "window-inert-backend": (sglang(nextn(6, WINDOW)), sglang(nextn(6, WINDOW + FLASHINFER))),
+    "trtllm-tree": (
+        sglang(" --attention-backend trtllm_mha --speculative-algorithm NEXTN --speculative-num-steps 3"
+               " --speculative-eagle-topk 4 --speculative-num-draft-tokens 8", gpu="b200"),
+        sglang(" --attention-backend trtllm_mha" + nextn(3), gpu="b200"),
+    ),
+    "rejection-with-token-map": (
+        sglang(nextn(3, " --speculative-use-rejection-sampling --speculative-token-map map.pt")),
+        sglang(nextn(3, " --speculative-use-rejection-sampling")),
+    ),
+    "yarn-override": (
+        vllm(MTP % 3 + """ --hf-overrides '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'""", context=2**20),
+        vllm(MTP % 3, context=2**20),
+    ),
+    "context-over-served": (
+        vllm(MTP % 3 + " --max-model-len 32768"),
+        vllm(MTP % 3 + " --max-model-len 131072"),
+    ),
+    "draft-length-short": (
+        vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "max_model_len": 32768}'"""),
+        vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "max_model_len": 131072}'"""),
+    ),
+    "window-triton-extend": (
+        sglang(nextn(6, WINDOW + " --speculative-draft-attention-backend triton")),
+        sglang(nextn(6, WINDOW + FLASHINFER)),
+    ),
+    "triton-verify-unsplit": (
+        sglang(nextn(3, " --attention-backend triton"), "qwen3.5-27b"),
+        sglang(nextn(3, " --attention-backend flashinfer"), "qwen3.5-27b"),
+    ),
+    "kv-splits-cap": (
+        sglang(nextn(3, " --speculative-draft-attention-backend triton")),
+        sglang(nextn(3, " --speculative-draft-attention-backend triton --triton-attention-num-kv-splits 64")),
+    ),
+    "triton-wide-verify": (
+        vllm(MTP % 8 + " --attention-backend TRITON_ATTN"),
+        vllm(MTP % 7 + " --attention-backend TRITON_ATTN"),
+    ),
+    "draft-rows-adjusted": (sglang(nextn(6, rows=6)), sglang(nextn(6))),
+    "speculation-unused": (sglang(" --speculative-num-steps 3"), sglang(nextn(3))),
+    "graphs-off": (vllm(MTP % 2 + " --enforce-eager"), vllm(MTP % 2 + " --no-enforce-eager")),
+    "context-parallel-draft": (
+        sglang(TP8 + " --dcp-size 4" + nextn(3), DEEPSEEK),
+        sglang(TP8 + " --dcp-size 1" + nextn(3), DEEPSEEK),
+    ),
+    "batch-over-running": (
+        sglang(nextn(3, " --max-running-requests 4"), batch=8, context=4096),
+        sglang(nextn(3, " --max-running-requests 8"), batch=8, context=4096),
+    ),
+    "kv-pool-differs": (
+        sglang(nextn(3), kv_pool_tokens=322_048),
+        sglang(nextn(3), kv_pool_tokens=2_400_000),
+    ),
+    "acceptance-perfect": (sglang(nextn(5), accept_length=6.0), sglang(nextn(5), accept_length=3.61)),
+    "random-data": (sglang(nextn(5), random_data=True), sglang(nextn(5))),
+    "window-without-drafts": (sglang(WINDOW), sglang(nextn(6, WINDOW + FLASHINFER))),
+    "hybrid-memory-ratio": (
+        sglang(nextn(3)),
+        sglang(nextn(3, " --mamba-full-memory-ratio 0.1")),
+    ),
+    "window-keeps-memory": (sglang(nextn(6, WINDOW + FLASHINFER), NEMOTRON + TP8), sglang(nextn(6), NEMOTRON + TP8)),
+    "head-unquantised": (
+        sglang(TP8 + nextn(3), "deepseek-v3.1-nvfp4", "b200"),
+        sglang(TP8 + nextn(3), "deepseek-v3.2", "b200"),
+    ),
+    "running-requests-capped": (sglang(nextn(3)), sglang(nextn(3, " --max-running-requests 16"))),
+    "adaptive-idle": (sglang(nextn(3, " --speculative-adaptive")), sglang(nextn(3))),
+    "tree-not-priced": (
+        sglang(" --speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4"
+               " --speculative-num-draft-tokens 8"),
+        sglang(nextn(3)),
+    ),
+    "drafter-not-priced": (
+        sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path nobody/knows"),
+        vllm(" --spec-model llama-3.2-1b --spec-tokens 4", "llama-3.1-8b", context=4096),
+    ),
+    "data-parallel-not-priced": (vllm(MTP % 3 + " -dp 2"), vllm(MTP % 3 + " -tp 2")),
+    "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
+    # warnings of the estimate
+    "does-not-fit-base": (sglang("", "llama-3.1-70b", context=4096), sglang(" --tp 2", "llama-3.1-70b", context=4096)),
+    "does-not-fit-native": (
+        sglang(nextn(6), context=2_600_000),
+        sglang("", context=2_600_000),
+    ),
+    "window-below-depth": (
+        sglang(nextn(6, " --speculative-draft-window-size 4" + FLASHINFER)),
+        sglang(nextn(6, WINDOW + FLASHINFER)),
+    ),
+    "beyond-model-limit": (sglang(nextn(3), MIMO, context=65_536), sglang(nextn(3), MIMO, context=32_768)),
+    "accept-length-near-1": (sglang(nextn(3), accept_length=1.02), sglang(nextn(3), accept_length=2.8)),
+    "draft-already-windowed": (
+        sglang(TP8 + nextn(3, WINDOW), "mimo-v2-flash"),
+        sglang(TP8 + nextn(3), "mimo-v2-flash"),
+    ),
+    "mla-draft-not-covered": (
+        sglang(TP8 + nextn(3, WINDOW), DEEPSEEK),
+        sglang(TP8 + nextn(3), DEEPSEEK),
+    ),
+    "flag-inert-at-depth-1": (
+        sglang(nextn(1, WINDOW + FLASHINFER)),
+        sglang(nextn(2, WINDOW + FLASHINFER)),
+    ),
+    "window-holds-context": (
+        sglang(nextn(6, WINDOW + FLASHINFER), context=4096),
+        sglang(nextn(6, WINDOW + FLASHINFER), context=8192),
+    ),
+    "no-fp4-hardware": (
+        sglang(TP8 + nextn(3), "deepseek-v3.1-nvfp4"),
+        sglang(TP8 + nextn(3), "deepseek-v3.1-nvfp4", "b200"),
+    ),
+    "separate-heads": (sglang(TP8 + nextn(3), "step-3.5-flash"), sglang(TP8 + nextn(3), DEEPSEEK)),
+    "beyond-config-limit": (
+        sglang(nextn(3), NEMOTRON + TP8, context=2**20),
+        sglang(nextn(3), NEMOTRON + TP8, context=2**18),
+    ),
+    "same-acceptance": (
+        sglang(nextn(6, WINDOW + FLASHINFER), accept_length=4.5),
+        sglang(nextn(6), accept_length=4.5),
+    ),
+}  # fmt: skip
+#: Rules with a test of their own below.
+ELSEWHERE = {"mtp-tensors-missing", "window-not-in-release"}
+
+
+def test_every_rule_has_its_cases() -> None:
+    assert CASES.keys() | ELSEWHERE == BOOK.rules.keys() | BOOK.estimate.keys()
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_its_trap_and_lets_its_neighbour_pass(rule: str) -> None:
+    trapped, free = CASES[rule]
+    assert rule in ids(trapped)
+    assert rule not in ids(free)
+
+
+def test_checks_and_rules_are_the_same() -> None:
+    assert list(CHECKS) == sorted(CHECKS, key=list(BOOK.rules).index)
+    assert CHECKS.keys() == BOOK.rules.keys()
+
+
+@pytest.mark.parametrize("rule", BOOK.rules)
+def test_rules_name_their_source_and_say_one_sentence(rule: str) -> None:
+    stated = BOOK.rules[rule]
+    assert stated.source.split(":")[0] in GRADES
+    assert stated.reason
+    assert stated.fix
+    assert not stated.reason.endswith(".")
+    for text in (stated.reason, stated.fix):
+        assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
+
+
+def test_the_document_lists_every_rule() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text(encoding="utf-8")
+    rows = [line for line in document.splitlines() if line.startswith("| `")]
+    rules = [f"| `{name}` | {r.severity} | {', '.join(r.engines) or 'all'} |" for name, r in BOOK.rules.items()]
+    assert rows == [*rules, *(f"| `{name}` | {rule.severity} |" for name, rule in BOOK.estimate.items())]
+
+
+def test_a_trap_is_told_once() -> None:
+    """What one rule says, no warning of the estimate repeats."""
+    said = ids(sglang("", "llama-3.1-70b", context=131_072))
+    assert "does-not-fit-base" in said
+    assert "does-not-fit-native" not in said
+    both = ids(vllm(MTP % 3 + """ --hf-overrides '{"rope_scaling": {"factor": 4.0}}'""", context=2**20))
+    assert "yarn-override" in both
+    assert "beyond-model-limit" not in both
+    assert "engine-note" not in ids(sglang(nextn(6, WINDOW)))
+
+
+def test_errors_come_first_and_decide() -> None:
+    found = looked_at(sglang(nextn(6, WINDOW)))
+    severities = [trap.severity for trap in found.traps]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert not found.passed
+    assert looked_at(sglang(nextn(6, WINDOW + FLASHINFER))).passed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend"), [("h200", "fa3"), ("b200", "trtllm_mha"), ("b300", "trtllm_mha"), ("mi300x", "aiter")]
+)
+def test_the_default_draft_backend_follows_the_gpu(gpu: str, backend: str) -> None:
+    trap = next(t for t in looked_at(sglang(nextn(6, WINDOW), gpu=gpu)).traps if t.id == "window-inert-backend")
+    assert trap.severity == "error"
+    assert trap.reason.startswith(f"the draft runs on {backend} (the default on ")
+    assert trap.fix == "--speculative-draft-attention-backend flashinfer"
+
+
+def test_a_backend_for_the_target_is_the_drafts_too() -> None:
+    assert "window-inert-backend" not in ids(sglang(nextn(6, WINDOW + " --attention-backend flashinfer")))
+    assert "window-inert-backend" in ids(sglang(nextn(6, WINDOW + " --attention-backend fa4"), gpu="l40s"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.26", "sglang@26.06"])
+def test_releases_without_a_window(engine: str) -> None:
+    stated = ServerDeployment(model=QWEN, engine=engine, depth=6, window=4032)
+    found = preflight(stated, "h200", context=131_072)
+    assert "window-not-in-release" in [trap.id for trap in found.traps]
+    assert (found.passed, found.launch) == (False, None)
+    plain = preflight(stated.model_copy(update={"window": None}), "h200", context=131_072)
+    assert "window-not-in-release" not in [trap.id for trap in plain.traps]
+    assert plain.launch is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["model.layers.0.mlp.gate.weight"], True),
+        (["model.layers.0.mlp.gate.weight", "mtp.fc.weight"], False),
+        (["model.layers.61.eh_proj.weight"], False),
+    ],
+)
+def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) -> None:
+    config = (catalog_folder() / "qwen3.5-122b-a10b-nvfp4.json").read_text()
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, "model-00001.safetensors")})
+    )
+    for folder in (tmp_path, tmp_path / "config.json"):
+        stated = ServerDeployment(model=str(folder), depth=3)
+        found = [trap.id for trap in preflight(stated, "b200", context=131_072).traps]
+        assert ("mtp-tensors-missing" in found) is missing
+
+
+def test_a_deployment_of_options_gets_its_launch_line() -> None:
+    found = preflight(ServerDeployment(model=QWEN, depth=6, window=4032, sink=64), "h200", context=131_072)
+    assert found.launch is not None
+    again = preflight(read_command(found.launch.text), "h200", context=131_072)
+    assert again.passed

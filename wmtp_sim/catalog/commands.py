@@ -1,0 +1,261 @@
+"""From a command or a file of arguments to the deployment that it starts. Text is read, never run.
+
+A command is split as a shell would, without expanding anything. Words before the launcher (variables, ``docker run``)
+are kept aside. A file is a JSON object, or YAML of the plain kind that engines' ``--config`` files are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.fields import read_json_object, read_text
+from wmtp_sim.catalog.flags import Line, Vocabulary, grammar_names, load_grammar, read_line, vocabulary
+from wmtp_sim.catalog.toml_files import complaint
+from wmtp_sim.errors import InputError
+from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.engine import Engine
+
+#: Characters and words of a command. A long real one has 3,000 and 100.
+LONGEST_COMMAND, MOST_WORDS = 65_536, 4096
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+#: Words that end a command or send its output elsewhere: what follows is not the server's.
+_SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
+_EXAMPLE = 'for example --from-command "vllm serve MODEL --tensor-parallel-size 8"'
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as read.
+
+    Attributes:
+        deployment: what it starts.
+        known: the release whose flags it was read with.
+        line: every flag and its value, and what was not understood.
+        before: words before the launcher, and after a shell operator.
+    """
+
+    deployment: ServerDeployment
+    known: Vocabulary
+    line: Line
+    aside: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> Engine:
+        return self.known.engine
+
+
+def read_command(text: str, engine: str | Engine | None = None) -> Command:
+    """A deployment from a command line, or from the file that ``text`` names (``.json``, ``.yaml``, ``.yml``).
+
+    Args:
+        text: the command, or the file's path.
+        engine: whose flags a file states; for a command, the release (its launcher says which engine it is).
+
+    Raises:
+        InputError: no launcher of a known engine, text that no shell would take, a file that cannot be read.
+    """
+    if re.fullmatch(r"[^\n]{1,4096}\.(json|ya?ml)", text.strip()) and not _launchers(text.split()):
+        return _of_file(Path(text.strip()), engine)
+    words = _split(text)
+    found = _launchers(words)
+    if not found:
+        names = " or ".join(" ".join(load_grammar(name).launchers[0]) for name in grammar_names())
+        raise InputError("--from-command", f"starts neither {names}: {text[:60]!r}", _EXAMPLE)
+    name, start, end = found[0]
+    known = vocabulary(_agreeing(name, engine))
+    stop = next((at for at, word in enumerate(words[end:], end) if word in _SHELL), len(words))
+    line = read_line(known, words[end:stop], words[end - 1])
+    return Command(_deployment(known, line), known, line, (*words[:start], *words[stop:]))
+
+
+def _split(text: str) -> list[str]:
+    if len(text) > LONGEST_COMMAND:
+        problem = f"has {len(text):,} characters; at most {LONGEST_COMMAND:,} are read"
+        raise InputError("--from-command", problem, "give the launch command alone")
+    if _CONTROL.search(text):
+        raise InputError("--from-command", "holds control characters", "give plain text")
+    try:
+        words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
+    except ValueError as error:
+        problem = f"cannot be split into words ({str(error).lower()})"
+        raise InputError("--from-command", problem, "close every quote, as for a shell") from None
+    if len(words) > MOST_WORDS:
+        raise InputError("--from-command", f"has {len(words):,} words", f"at most {MOST_WORDS:,} are read")
+    return words
+
+
+def _launchers(words: list[str]) -> list[tuple[str, int, int]]:
+    """Engines whose launcher occurs: name, first word, first word after; the earliest first."""
+    found = []
+    for name in grammar_names():
+        for launcher in load_grammar(name).launchers:
+            size = len(launcher)
+            for at in range(len(words) - size + 1):
+                first = words[at].rpartition("/")[2]  # /usr/bin/vllm serve
+                if (first, *words[at + 1 : at + size]) == launcher:
+                    found.append((name, at, at + size))
+    return sorted(found, key=lambda each: each[1])
+
+
+def _agreeing(name: str, engine: str | Engine | None) -> Engine:
+    """The release to read a launcher's flags with: the stated one, which must be of that engine."""
+    chosen = engine if isinstance(engine, Engine) else load_engine(engine or name)
+    if chosen.name != name:
+        raise InputError("--engine", f"{chosen.name}, but the command starts {name}", f"give --engine {name}")
+    return chosen
+
+
+def _of_file(path: Path, engine: str | Engine | None) -> Command:
+    if engine is None:
+        raise InputError("--engine", f"is needed to read {path.name[:60]!r}", "for example --engine vllm")
+    known = vocabulary(engine)
+    document = read_json_object(path) if path.suffix == ".json" else _plain_yaml(read_text(path), str(path))
+    line = read_line(known, list(_words_of(document, str(path))))
+    return Command(_deployment(known, line), known, line)
+
+
+def _words_of(document: dict[str, Any], where: str) -> Iterator[str]:
+    """The command line that a file of arguments stands for."""
+    for name, value in document.items():
+        if value is None or value is False:
+            continue
+        flag = "--" + str(name).lstrip("-").replace("_", "-")
+        yield flag
+        if value is True:
+            continue
+        if isinstance(value, dict):
+            yield json.dumps(value)
+        elif isinstance(value, list):
+            if any(isinstance(each, dict | list) for each in value):
+                raise InputError(f"{where}: {str(name)[:60]}", "holds lists in a list", "give words or numbers")
+            yield from map(str, value)
+        else:
+            yield str(value)
+
+
+# --- YAML of --config files --------------------------------------------------------------------------------------
+
+_YAML_LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}):(?: +(?P<value>.*))?")
+_YAML_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+
+def _plain_yaml(text: str, where: str) -> dict[str, Any]:
+    """Keys with plain values, with lists (``- item`` or ``[...]``), or with one level of keys below; nothing else."""
+    document: dict[str, Any] = {}
+    table, key, indent = document, "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.rstrip()
+        if not line.strip() or line.lstrip().startswith("#") or line == "---":
+            continue
+        item = re.fullmatch(r" *- +(.*)", line)
+        if item and key:
+            held = table[key] if isinstance(table.get(key), list) else []
+            table[key] = [*held, _scalar(item[1], f"{where}: line {number}")]
+            continue
+        match = _YAML_LINE.fullmatch(line)
+        depth = len(match["indent"]) if match else 0
+        if match is None or (depth and (not document or (table is document and document.get(key) is not None))):
+            problem = f"{line.strip()[:60]!r} is not KEY: VALUE"
+            raise InputError(f"{where}: line {number}", problem, "plain YAML or JSON is read: one argument a line")
+        if depth and table is document:
+            document[key] = table = {}
+            indent = depth
+        elif not depth:
+            table = document
+        elif depth != indent:
+            raise InputError(f"{where}: line {number}", "is indented unlike the line above", "two levels are read")
+        key = match["key"]
+        if key in table:
+            raise InputError(f"{where}: line {number}", f"{key!r} is stated twice", "keep one")
+        table[key] = _scalar(match["value"] or "", f"{where}: line {number}")
+    return document
+
+
+def _scalar(text: str, where: str) -> Any:
+    text = text.strip()
+    if text[:1] not in ("'", '"', "[", "{"):
+        text = text.partition(" #")[0].strip()
+    if text.lower() in _YAML_WORDS:
+        return _YAML_WORDS[text.lower()]
+    if text[0] == "'" and text[-1] == "'" and len(text) > 1:
+        return text[1:-1].replace("''", "'")
+    if text[0] in "&*!|>%@`":
+        raise InputError(where, f"{text[:40]!r} is YAML that is not read here", "write the value itself")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if text[0] in "\"'[{":
+            raise InputError(where, f"{text[:40]!r} is neither JSON nor plain text", "quote as JSON does") from None
+        return text
+
+
+# --- what the flags say -------------------------------------------------------------------------------------------
+
+
+def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
+    """The fields that a line states, in our words; a word that we have none for is left out and noted."""
+    stated: dict[str, Any] = {"engine": f"{known.grammar.engine}@{known.release}"}
+    for name in known.grammar.fields:
+        value = _first(known, line, name)
+        if value is not None:
+            stated[name] = value
+    if "model" not in stated:
+        raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
+    _say_ranks(stated)
+    if isinstance(stated.get("config_overrides"), dict):
+        stated["config_overrides"] = json.dumps(stated["config_overrides"])
+    _say_speculation(known, stated)
+    if stated.get("context", 1) < 1:  # vLLM's auto
+        del stated["context"]
+    try:
+        return ServerDeployment.model_validate(stated)
+    except ValidationError as error:
+        raise complaint(error, "--from-command", "the engine would refuse it too") from None
+
+
+def _first(known: Vocabulary, line: Line, name: str) -> Any:
+    found = [line.value(flag) for flag in known.flags_of(name)]
+    value = next((each for each in found if each is not None), None)
+    table = known.grammar.words.get(name.removeprefix("draft_"))
+    if not isinstance(value, str) or table is None or name.endswith("quantization"):
+        return value
+    word = value.upper() if name == "method" and value.upper() in table else value
+    if word in table:
+        return table[word] or None
+    if name == "method":
+        return "other"
+    line.unpriced.append(f"{known.grammar.fields[name][0]} {value[:40]!r}: {_ours(table)} are")
+    return None
+
+
+def _ours(table: dict[str, str]) -> str:
+    return " and ".join(sorted({word for word in table.values() if word}))
+
+
+def _say_ranks(stated: dict[str, Any]) -> None:
+    """vLLM's switch deals experts to all ranks; SGLang states how many."""
+    if isinstance(stated.get("ep"), bool):
+        stated["ep"] = stated.get("tp", 1) * stated.get("dp", 1) if stated["ep"] else 1
+
+
+def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:
+    """Depth and method, where one follows from the other."""
+    drafting = known.grammar.drafting
+    on = "method" in stated or ("depth" in stated and not drafting.states_rows)
+    if not on:
+        stated.pop("depth", None)
+        return
+    if "depth" not in stated and drafting.unset_depth is not None:
+        stated["depth"] = drafting.unset_depth
+    if "method" not in stated:
+        own = stated.get("draft_model") in (None, stated["model"])
+        stated["method"] = "mtp" if own else "model"

@@ -1,0 +1,135 @@
+"""From a deployment to the command that starts it, in the flags of one engine release; checked before it is shown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from wmtp_sim.catalog.flags import Vocabulary, check_line, vocabulary
+from wmtp_sim.errors import InputError
+from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.engine import Engine
+
+#: What is written whether or not tokens are drafted, in this order; the rest only where some are.
+_SERVING = (
+    *("tp", "dp", "ep", "context", "memory_fraction", "max_running", "quantization", "kv"),
+    *("attention_backend", "prefill_backend", "decode_backend", "kv_splits"),
+)
+_DRAFTING = (
+    *("method", "draft_model", "depth", "topk", "verify_rows", "attention_mode"),
+    *("draft_attention_backend", "window", "sink", "draft_kv", "draft_quantization", "draft_context"),
+)
+#: Fields of `_SERVING` that go without saying.
+_PLAIN: dict[str, Any] = {"tp": 1, "dp": 1, "ep": 1}
+
+
+@dataclass(frozen=True)
+class LaunchLine:
+    """A command, word by word."""
+
+    words: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for a shell."""
+        return shlex.join(self.words)
+
+
+def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> LaunchLine:
+    """The command that starts a deployment.
+
+    A window without a stated draft attention backend takes one that honours it, for the release's default may not.
+
+    Args:
+        deployment: what is served. Depth 0 writes no speculation flag.
+        engine: where it was loaded already; else ``deployment.engine`` names it.
+
+    Raises:
+        InputError: what this release has no flag or no word for, by the option that states it, or an engine whose
+            flags are not known.
+    """
+    known = vocabulary(engine or deployment.engine)
+    drafting = _drafting(deployment, known) if deployment.depth else {}
+    stated = {name: getattr(deployment, name) for name in _SERVING}
+    said = {name: value for name, value in stated.items() if value not in (None, _PLAIN.get(name))}
+    if deployment.depth == 0 and deployment.window is not None:
+        raise InputError("--window", f"{deployment.window} without drafts", "give --depth, or no window")
+    words = list(known.grammar.command)
+    model_word = words[-1] in known.grammar.model_after
+    words += [deployment.model] if model_word else [str(known.flag_of("model")), deployment.model]
+    written = _Writer(known)
+    for name, value in (said | drafting).items():
+        written.put(name, value)
+    flags = written.words()
+    command = known.grammar.command
+    check_line(known, words[len(command) :] + flags, command[-1])
+    return LaunchLine((*words, *flags))
+
+
+def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
+    """The speculation flags of a deployment that drafts."""
+    found = {name: getattr(deployment, name) for name in _DRAFTING}
+    rules = known.grammar.drafting
+    if not rules.states_rows:
+        if deployment.topk > 1:
+            raise InputError("--topk", f"{known.grammar.engine} drafts chains only, not {deployment.topk} branches")
+        found |= {"topk": None, "verify_rows": None}
+    elif deployment.topk == 1:
+        found["verify_rows"] = deployment.depth + 1
+    if deployment.window is None and deployment.sink is not None:
+        raise InputError("--sink", f"{deployment.sink} without a window", "give --window, for example --window 4032")
+    if deployment.window is not None:
+        _refuse_window(known)
+        found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _refuse_window(known: Vocabulary) -> None:
+    """Raises `InputError` where no flag of a release windows the target's own draft head."""
+    if "flag" not in known.engine.window_policies or known.flag_of("window") is None:
+        name = f"{known.grammar.engine} {known.release}"
+        raise InputError("--window", f"no flag of {name} windows an MTP head", "drop the window; sglang 0.5.23 has one")
+
+
+class _Writer:
+    """Collects flags; the keys of one JSON object become one word."""
+
+    def __init__(self, known: Vocabulary) -> None:
+        self.known = known
+        self.values: dict[str, Any] = {}
+
+    def put(self, name: str, value: Any) -> None:
+        flag = self.known.flag_of(name)
+        if flag is None:
+            engine = f"{self.known.grammar.engine} {self.known.release}"
+            raise InputError(f"--{name.replace('_', '-')}", f"{str(value)[:60]!r} has no flag in {engine}", "drop it")
+        base, dot, key = flag.partition(".")
+        said = self._word(name, value)
+        if dot:
+            self.values.setdefault(base, {})[key] = said
+        else:
+            self.values[base] = said
+
+    def _word(self, name: str, value: Any) -> Any:
+        """A value in the engine's words; what is no word of ours is taken for one of the engine's."""
+        theirs = {
+            ours: word for word, ours in reversed(self.known.grammar.words.get(name.removeprefix("draft_"), {}).items())
+        }
+        if name == "method" and value not in theirs:
+            raise InputError("--drafter", f"{value!r} has no word in {self.known.grammar.engine}", "mtp or eagle")
+        return theirs.get(value, value) if isinstance(value, str) else value
+
+    def words(self) -> list[str]:
+        words: list[str] = []
+        for name, value in self.values.items():
+            if self.known.flags[name].kind == "switch":
+                words.append(name)
+            else:
+                words += [name, json.dumps(value) if isinstance(value, dict) else _plain(value)]
+        return words
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,176 @@
+"""`wmtp preflight`: the traps of a deployment, before it is started."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wmtp_sim.cli.options import (
+    ACCEPTANCE,
+    DEPLOYMENT,
+    Alpha,
+    Conditional,
+    DraftKv,
+    EngineSet,
+    GpuName,
+    JsonFlag,
+    Kv,
+    ProfileName,
+    Survival,
+    Weights,
+)
+from wmtp_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from wmtp_sim.spec.deployment import ServerDeployment
+
+
+def preflight(
+    gpu: GpuName,
+    model: Annotated[
+        str | None, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.", show_default=False)
+    ] = None,
+    from_command: Annotated[
+        str | None,
+        typer.Option(help="A launch command of SGLang or vLLM, or a .yaml or .json file of its arguments."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="sglang, sglang@26.06, vllm, vllm@0.26; a command says which by itself.")
+    ] = None,
+    engine_set: EngineSet = None,
+    context: Annotated[str | None, typer.Option(help="Tokens asked about; the longest served otherwise.")] = None,
+    batch: Annotated[str, typer.Option(help="Sequences decoded together.")] = "1",
+    depth: Annotated[
+        str | None, typer.Option(help="Tokens drafted per step; 0 is no speculation. Otherwise 3.")
+    ] = None,
+    window: Annotated[str | None, typer.Option(help="Recent tokens that drafts attend; all otherwise.")] = None,
+    sink: Annotated[str | None, typer.Option(help="First tokens that a windowed draft attends.")] = None,
+    tp: Annotated[str | None, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel=DEPLOYMENT)] = None,
+    ep: Annotated[str | None, typer.Option(help="GPUs that hold whole experts.", rich_help_panel=DEPLOYMENT)] = None,
+    dp: Annotated[str | None, typer.Option(help="Data-parallel replicas.", rich_help_panel=DEPLOYMENT)] = None,
+    attention_backend: Annotated[
+        str | None, typer.Option(help="The engine's word; its default otherwise.", rich_help_panel=DEPLOYMENT)
+    ] = None,
+    draft_attention_backend: Annotated[
+        str | None,
+        typer.Option(help="For drafts; one that windows where a window is stated.", rich_help_panel=DEPLOYMENT),
+    ] = None,
+    weights: Weights = None,
+    kv: Kv = None,
+    draft_kv: DraftKv = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="Share of GPU memory that may be filled.", rich_help_panel=DEPLOYMENT)
+    ] = None,
+    max_running: Annotated[
+        str | None, typer.Option(help="Sequences that the server runs together.", rich_help_panel=DEPLOYMENT)
+    ] = None,
+    accept_length: Annotated[
+        float | None, typer.Option(help="Mean tokens per step, bonus included.", rich_help_panel=ACCEPTANCE)
+    ] = None,
+    alpha: Alpha = None,
+    survival: Survival = None,
+    conditional: Conditional = None,
+    random_data: Annotated[
+        bool, typer.Option("--random-data", help="It was measured on random tokens.", rich_help_panel=ACCEPTANCE)
+    ] = False,
+    kv_pool_tokens: Annotated[
+        str | None, typer.Option(help="KV pool that the engine logged (max_total_num_tokens).")
+    ] = None,
+    profile: ProfileName = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Traps of a deployment that config, flags and GPU show before it starts. Exit code 1 when there are errors."""
+    from wmtp_sim.catalog.commands import read_command
+    from wmtp_sim.catalog.engines import load_engine
+    from wmtp_sim.catalog.flags import load_grammar
+    from wmtp_sim.cli.ranges import rates
+    from wmtp_sim.preflight import preflight as look
+
+    counts = {
+        "depth": depth,
+        "window": window,
+        "sink": sink,
+        "tp": tp,
+        "ep": ep,
+        "dp": dp,
+        "max_running": max_running,
+    }
+    words: dict[str, Any] = {
+        "attention_backend": attention_backend,
+        "draft_attention_backend": draft_attention_backend,
+        "kv": kv,
+        "draft_kv": draft_kv,
+        "memory_fraction": memory_fraction,
+    }
+    numbers = {name: _whole(text, f"--{name.replace('_', '-')}") for name, text in counts.items()}
+    options: dict[str, Any] = numbers | words
+    stated = {name: value for name, value in options.items() if value is not None}
+    asked = _whole(context, "--context")
+    chosen = load_engine(engine, engine_set or ()) if engine is not None else None
+    if from_command is not None:
+        if stated:
+            flag = f"--{next(iter(stated)).replace('_', '-')}"
+            raise InputError(flag, "is given beside a command, which states it", "change the command")
+        subject: Any = read_command(from_command, chosen)
+    else:
+        if model is None:
+            raise InputError("MODEL", "is missing", "name a model, or give --from-command")
+        chosen = chosen or load_engine("sglang", engine_set or ())
+        loading = {ours: word for word, ours in load_grammar(chosen.name).words["quantization"].items()}
+        if weights in loading:
+            stated["quantization"] = loading[weights]
+        subject = _deployment(model, chosen.name, asked, stated)
+    found = look(
+        subject,
+        gpu,
+        model=model,
+        context=asked,
+        batch=_whole(batch, "--batch") or 0,
+        weights=weights,
+        kv_pool_tokens=_whole(kv_pool_tokens, "--kv-pool-tokens"),
+        random_data=random_data,
+        engine=chosen,
+        profile=profile,
+        accept_length=accept_length,
+        alpha=alpha,
+        survival=rates(survival, "--survival"),
+        conditional=rates(conditional, "--conditional"),
+    )
+    if as_json:
+        from wmtp_sim.render.preflight import preflight_document
+
+        typer.echo(json.dumps(preflight_document(found), allow_nan=False))
+    else:
+        from wmtp_sim.render.console import stdout_console
+        from wmtp_sim.render.preflight import print_preflight
+
+        print_preflight(found, stdout_console())
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _whole(text: str | None, flag: str) -> int | None:
+    from wmtp_sim.cli.ranges import whole
+
+    return None if text is None else whole(text, flag)
+
+
+def _deployment(model: str, engine: str, context: int | None, stated: dict[str, Any]) -> ServerDeployment:
+    """The deployment that options state. Raises `InputError` naming the option at fault."""
+    from pydantic import ValidationError
+
+    from wmtp_sim.spec.deployment import ServerDeployment
+
+    fields = {"depth": 3} | stated | {"model": model, "engine": engine, "context": context}
+    if "window" in stated:
+        fields.setdefault("sink", 64)
+    try:
+        return ServerDeployment.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        field = "MODEL" if name == "model" else f"--{name}"
+        problem = f"{str(first.get('input'))[:40]!r}: {first['msg'][0].lower()}{first['msg'][1:200]}"
+        raise InputError(field, problem, f"see `wmtp preflight --help` for {field}") from None

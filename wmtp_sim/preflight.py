@@ -1,0 +1,174 @@
+"""Preflight from Python: a deployment or a command in, its traps out. Not in `api`, whose cold start it would slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wmtp_sim.api import PAPER_SINK, PAPER_WINDOW, estimate
+from wmtp_sim.catalog.commands import Command
+from wmtp_sim.catalog.drafters import load_drafter
+from wmtp_sim.catalog.flags import Line, Vocabulary, suggestion, vocabulary
+from wmtp_sim.catalog.gpus import load_gpu
+from wmtp_sim.catalog.launch import LaunchLine, launch_line
+from wmtp_sim.catalog.models import hub_name, load_model
+from wmtp_sim.catalog.rules import load_rules, read_checkpoint
+from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.preflight import Case, Trap, traps
+from wmtp_sim.errors import InputError
+from wmtp_sim.machine.profile import Profile
+from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.engine import Engine
+from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.spec.model import Model
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A deployment, the estimate of it that was looked at, and the traps found.
+
+    ``launch`` is the command that starts it; None where it was read from a command.
+    """
+
+    deployment: ServerDeployment
+    estimate: Estimate
+    traps: list[Trap]
+    launch: LaunchLine | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing found is an error."""
+        return not any(trap.severity == "error" for trap in self.traps)
+
+
+def preflight(
+    deployment: ServerDeployment | Command,
+    gpu: str | Gpu,
+    *,
+    model: str | Model | None = None,
+    context: int | None = None,
+    batch: int = 1,
+    weights: str | None = None,
+    kv_pool_tokens: int | None = None,
+    random_data: bool = False,
+    engine: str | Engine | None = None,
+    profile: str | Profile | None = None,
+    **acceptance: Any,
+) -> Preflight:
+    """Every trap of a deployment that its config, its flags and its GPU show before it is started.
+
+    Args:
+        deployment: what is served, or a command that `catalog.commands.read_command` read.
+        gpu, profile: as `estimate` takes them.
+        model: whose config to look at; by default what the deployment names, a hub name by its last part.
+        context: tokens asked about; the longest served by default, else the model's limit.
+        batch: sequences decoded together.
+        weights: as `estimate` takes it; by default what the deployment's quantisation converts to.
+        kv_pool_tokens: what the engine logged as its KV pool.
+        random_data: whether the acceptance was measured on random tokens.
+        engine: for a deployment whose engine was loaded already, with changes.
+        acceptance: as `estimate` takes it: ``accept_length``, ``alpha``, ``survival``, ``conditional``.
+
+    Raises:
+        InputError: naming what cannot be looked at.
+    """
+    if isinstance(deployment, Command):
+        stated, known, line = deployment.deployment, deployment.known, deployment.line
+    else:
+        stated, known, line = deployment, vocabulary(engine or deployment.engine), Line()
+    reference = hub_name(stated.model) if model is None else model
+    target = load_model(reference) if isinstance(reference, str) else reference
+    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    drafter, problem = _drafter(stated, target)
+    priced = estimate(
+        target,
+        device,
+        context=context or stated.context or target.max_context,
+        batch=batch,
+        weights=weights or _converted(stated, known, target),
+        drafter=drafter or "mtp",
+        profile=profile,
+        **_stated_sizes(stated, known.engine, drafting=bool(drafter)),
+        **(acceptance if drafter else {}),
+    )
+    book = load_rules()
+    case = Case(
+        deployment=stated,
+        model=target,
+        gpu=device,
+        engine=known.engine,
+        grammar=known.grammar,
+        estimate=priced,
+        limits=book.limits,
+        flags=line.values,
+        unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
+        refused=tuple(line.refused),
+        unpriced=tuple(line.unpriced),
+        checkpoint=_checkpoint(reference if isinstance(reference, str) else stated.model),
+        unpriced_drafter=problem,
+        kv_pool_tokens=kv_pool_tokens,
+        random_data=random_data,
+    )
+    launch = None if isinstance(deployment, Command) else _launch(stated, known)
+    return Preflight(stated, priced, traps(case, book), launch)
+
+
+def _stated_sizes(stated: ServerDeployment, engine: Engine, drafting: bool) -> dict[str, Any]:
+    """What a deployment states of an estimate's inputs; the paper's window where it states none, which changes nothing
+    that is looked at."""
+    memory = {} if stated.memory_fraction is None else {"memory_fraction": stated.memory_fraction}
+    return {
+        "depth": stated.depth if drafting else 0,
+        "window": stated.window or PAPER_WINDOW,
+        "sink": PAPER_SINK if stated.window is None else stated.sink or 0,
+        "engine": engine.model_copy(update=memory),
+        "kv": stated.kv,
+        "draft_kv": stated.draft_kv,
+        "tp": stated.tp,
+        "expert_parallel": _expert_parallel(stated),
+    }
+
+
+def _converted(stated: ServerDeployment, known: Vocabulary, target: Model) -> str | None:
+    """The format that weights are converted to on loading; a checkpoint that states its own keeps it."""
+    if target.precision.stated or stated.quantization is None:
+        return None
+    return known.grammar.words["quantization"].get(stated.quantization)
+
+
+def _checkpoint(reference: str) -> tuple[int, int] | None:
+    found = read_checkpoint(reference)
+    return None if found is None else (found.tensors, found.head_tensors)
+
+
+def _expert_parallel(stated: ServerDeployment) -> bool | int:
+    """Among how many groups of a replica's ranks whole experts are dealt; False where none are."""
+    whole = min(stated.ep, stated.tp)
+    return whole if whole > 1 else False
+
+
+def _launch(stated: ServerDeployment, known: Vocabulary) -> LaunchLine | None:
+    """The line that starts a deployment, where the release can be told all of it: else a trap says why not."""
+    try:
+        return launch_line(stated, known.engine)
+    except InputError as error:
+        if error.field in ("--window", "--sink"):
+            return None
+        raise
+
+
+def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, str]:
+    """What ``--drafter`` would say of a deployment, and why nothing where its drafter cannot be priced."""
+    if stated.depth == 0:
+        return "", ""
+    if stated.method == "mtp" and stated.draft_model in (None, stated.model):
+        return ("mtp", "") if target.mtp is not None else ("", "")
+    if stated.method == "eagle" and stated.draft_model is None:
+        return "", ""
+    if stated.draft_model is None:
+        return "", "neither an MTP head, an EAGLE head nor a draft model"
+    try:
+        load_drafter(hub_name(stated.draft_model), target)
+    except InputError as error:
+        return ("eagle", "") if stated.method == "eagle" and error.field == "--drafter" else ("", error.problem)
+    return hub_name(stated.draft_model), ""

@@ -1,0 +1,130 @@
+"""An engine's command line as data: which flags a release takes, and which of them say what about a deployment.
+
+Fields mirror the grammar files (``data/flags/*.toml``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from wmtp_sim.spec.base import Spec
+
+#: What a flag's value is. ``switch`` takes none; ``size`` is a whole number that may end in k, K, m, M, g or G (1K is
+#: 1024, 1k is 1000); ``flag`` is true or false inside a JSON object.
+Kind = Literal["switch", "text", "integer", "number", "size", "json", "flag"]
+
+
+class Flag(Spec):
+    """How one flag is written.
+
+    Attributes:
+        kind: what its value is.
+        also: other names of it.
+        off: names that switch it off.
+        many: whether several words may follow.
+        bare: whether it may stand without a value.
+        choices: the words that it takes; empty where the parser takes any.
+        since, until: the first and the last release that takes it so, as `Grammar.releases` names them.
+    """
+
+    kind: Kind
+    also: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    many: bool = False
+    bare: bool = False
+    choices: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+
+
+def _entries(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+#: A flag, or one entry for each of its grammars over the releases.
+Entries = Annotated[tuple[Flag, ...], BeforeValidator(_entries)]
+
+
+class Drafting(Spec):
+    """What an engine makes of its speculation flags.
+
+    Attributes:
+        unset_depth: depth where speculation is on and none is stated; None where the engine refuses that.
+        states_rows: whether a line states depth, topk and verified rows, all three.
+        window_backends: draft attention backends that honour a draft window; empty where no flag windows a draft.
+        window_backend: the one of them to write where none is stated.
+    """
+
+    unset_depth: int | None = Field(default=None, ge=1, le=64)
+    states_rows: bool = False
+    window_backends: tuple[str, ...] = ()
+    window_backend: str | None = None
+
+
+class Grammar(Spec):
+    """The command line of one engine, all releases together.
+
+    Attributes:
+        releases: oldest first.
+        command: the words before a written line's flags.
+        launchers: words by which a command is known to start this engine.
+        model_after: last words of the launchers after which the model may be the first word.
+        underscores: whether underscores in a flag are read as dashes.
+        fields: the flags of each field of `ServerDeployment`; the first is written, all are read. ``--flag.key`` is a
+            key of a JSON object.
+        words: the engine's words for a field and ours (``kv``, ``method``, ``quantization``).
+        default_attention: the attention backend by GPU architecture, and ``default``; empty where it does not matter.
+        keys: what the JSON objects of some flags hold.
+    """
+
+    engine: str
+    releases: tuple[str, ...]
+    command: tuple[str, ...]
+    launchers: tuple[tuple[str, ...], ...]
+    model_after: tuple[str, ...] = ()
+    underscores: bool = False
+    sources: dict[str, str]
+    fields: dict[str, tuple[str, ...]]
+    words: dict[str, dict[str, str]]
+    drafting: Drafting = Drafting()
+    default_attention: dict[str, str] = Field(default_factory=dict)
+    keys: dict[str, dict[str, Entries]] = Field(default_factory=dict)
+    flags: dict[str, Entries]
+
+    @model_validator(mode="after")
+    def _releases_are_known(self) -> Grammar:
+        stated = {name: entries for table in (self.flags, *self.keys.values()) for name, entries in table.items()}
+        for name, entries in stated.items():
+            for release in (r for entry in entries for r in (entry.since, entry.until) if r is not None):
+                if release not in self.releases:
+                    raise ValueError(f"{name} names release {release!r}, not one of {', '.join(self.releases)}")
+        return self
+
+    @model_validator(mode="after")
+    def _fields_have_flags(self) -> Grammar:
+        for field, flags in self.fields.items():
+            for flag in flags:
+                base, dot, key = flag.partition(".")
+                if base not in self.flags or (dot and base in self.keys and key not in self.keys[base]):
+                    raise ValueError(f"fields.{field} names {flag!r}, which flags or keys lack")
+        return self
+
+    def taken(self, table: dict[str, tuple[Flag, ...]], release: str) -> dict[str, Flag]:
+        """The entries of ``flags`` or of one of ``keys`` that a release takes."""
+        found = ((name, self._at(entries, release)) for name, entries in table.items())
+        return {name: flag for name, flag in found if flag is not None}
+
+    def _at(self, entries: tuple[Flag, ...], release: str) -> Flag | None:
+        now = self.releases.index(release)
+        for flag in entries:
+            first = self.releases.index(flag.since) if flag.since else 0
+            last = self.releases.index(flag.until) if flag.until else now
+            if first <= now <= last:
+                return flag
+        return None
+
+    def default_backend(self, architecture: str) -> str | None:
+        """The attention backend that is picked on a GPU architecture; None where the file does not say."""
+        return self.default_attention.get(architecture, self.default_attention.get("default"))
