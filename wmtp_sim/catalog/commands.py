@@ -52,6 +52,18 @@ class Command:
     def engine(self) -> Engine:
         return self.known.engine
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Flags that no field of a deployment states, and words of no flag: what a line made anew carries along."""
+        known = {name.partition(".")[0] for names in self.known.grammar.fields.values() for name in names}
+        kept: list[str] = []
+        for name, value in self.line.values.items():
+            if name not in known:
+                switch = self.known.flags[name].kind == "switch"
+                values = [] if switch else value if isinstance(value, list) else [value]
+                kept += [name, *(json.dumps(each) if isinstance(each, dict) else str(each) for each in values)]
+        return (*kept, *(word for words in self.line.unknown for word in words.split()))
+
 
 def read_command(text: str, engine: str | Engine | None = None) -> Command:
     """A deployment from a command line, or from the file that ``text`` names (``.json``, ``.yaml``, ``.yml``).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,6 @@ from wmtp_sim.cli.options import (
     HeadWeights,
     JsonFlag,
     Kv,
-    ModelName,
     Overlap,
     ProfileName,
     RoutingSkew,
@@ -33,9 +32,13 @@ from wmtp_sim.cli.options import (
     checked_source,
 )
 
+if TYPE_CHECKING:
+    from wmtp_sim.decide.recommend import Recommendation
+    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.spec.engine import Engine
+
 
 def recommend(
-    model: ModelName,
     gpu: GpuName,
     context: Annotated[
         str, typer.Option(help="Committed tokens: the median, or with shares of tokens: 8K:0.5,64K:0.3,256K:0.2.")
@@ -85,16 +88,27 @@ def recommend(
     tp: Tp = "1",
     expert_parallel: ExpertParallel = False,
     profile: ProfileName = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.", show_default=False)
+    ] = None,
+    from_command: Annotated[
+        str | None,
+        typer.Option(help="Instead of MODEL, --engine, ranks and caches: a launch command, or a file of arguments."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """The best depth, draft KV policy, window and sink for a deployment, or none; and what would change that."""
     from wmtp_sim.api import recommend as recommend_deployment
     from wmtp_sim.catalog.engines import load_engine
-    from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted, whole
+    from wmtp_sim.catalog.models import hub_name
+    from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted
     from wmtp_sim.errors import InputError
     from wmtp_sim.render.files import check_output
 
     source = checked_source(acceptance_source)
+    release = load_engine(engine, engine_set or ())
+    named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
+    started, release, unused = _started(model, from_command, release, named, tp, expert_parallel, kv, draft_kv)
     if table is not None:
         check_output(table, (".json",), "--table")
     contexts, context_shares = weighted(context, "--context")
@@ -104,7 +118,7 @@ def recommend(
     axes = {"--context": contexts, "--batch": batches, "--depth": depths or [], "--window": windows, "--sink": sinks}
     refuse_large({flag: values for flag, values in axes.items() if values})
     found = recommend_deployment(
-        model,
+        hub_name(started.model),
         gpu,
         context=contexts,
         context_shares=context_shares,
@@ -123,34 +137,36 @@ def recommend(
         slo_itl_s=None if slo_itl_ms is None else slo_itl_ms / 1e3,
         need=need,
         what_if=what_if,
-        engine=load_engine(engine, engine_set or ()),
+        engine=release,
         drafter=drafter,
         weights=weights,
         head_weights=head_weights,
         draft_weights=draft_weights,
-        kv=kv,
-        draft_kv=draft_kv,
+        kv=started.kv,
+        draft_kv=started.draft_kv,
         overlap=overlap,
         routing_skew=routing_skew,
-        expert_parallel=expert_parallel,
-        tp=whole(tp, "--tp"),
+        expert_parallel=min(started.ep, started.tp) if started.ep > 1 else False,
+        tp=started.tp,
         profile=profile,
     )
     if table is not None and found.depth_table is None:
         if found.acceptance is None:
             raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
         raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
+    unsaid = weights or head_weights or draft_weights or drafter not in ("mtp", "none")
+    line = None if unsaid else _launch_line(found, started, unused)
     if as_json:
         import json
 
         from wmtp_sim.render.recommend_document import recommend_document
 
-        typer.echo(json.dumps(recommend_document(found), allow_nan=False))
+        typer.echo(json.dumps(recommend_document(found, line), allow_nan=False))
     else:
         from wmtp_sim.render.console import stdout_console
         from wmtp_sim.render.recommend import print_recommendation
 
-        print_recommendation(found, stdout_console())
+        print_recommendation(found, stdout_console(), line)
     if table is not None:
         import json
 
@@ -158,6 +174,74 @@ def recommend(
         from wmtp_sim.render.recommend_document import table_document
 
         write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
+
+
+def _started(
+    model: str | None,
+    command: str | None,
+    release: Engine,
+    named: bool,
+    tp: str,
+    expert_parallel: bool,
+    kv: str | None,
+    draft_kv: str | None,
+) -> tuple[ServerDeployment, Engine, tuple[str, ...]]:
+    """The server that is asked about, its engine, and words of its command that nothing here is made of.
+
+    Raises:
+        InputError: neither the options nor a command name a model, or both do.
+    """
+    from wmtp_sim.catalog.commands import read_command
+    from wmtp_sim.cli.ranges import whole
+    from wmtp_sim.errors import InputError
+    from wmtp_sim.spec.deployment import ServerDeployment
+
+    if command is None:
+        if model is None:
+            raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
+        ranks = whole(tp, "--tp")
+        whole_experts = ranks if expert_parallel else 1
+        stated = ServerDeployment(
+            model=model, engine=release.name, tp=ranks, ep=whole_experts, kv=kv, draft_kv=draft_kv
+        )
+        return stated, release, ()
+    options = {"MODEL": model, "--tp": tp != "1", "--expert-parallel": expert_parallel, "--kv": kv}
+    options["--draft-kv"] = draft_kv
+    if said := next((name for name, value in options.items() if value), None):
+        raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
+    read = read_command(command, release if named else None)
+    for words in (*read.line.unknown, *read.line.unpriced):
+        typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
+    return read.deployment, read.engine, read.unused
+
+
+def _launch_line(found: Recommendation, started: ServerDeployment, unused: tuple[str, ...]) -> str | None:
+    """The command that starts what was chosen, all else as it was; None where nothing was, or where no flags say it.
+
+    No flags are known of some engines, and none start a what-if policy.
+    """
+    import shlex
+
+    from wmtp_sim.catalog.launch import launch_line
+    from wmtp_sim.errors import InputError
+
+    option = found.choice
+    if option is None or found.mix is None or option.policy == "ring":
+        return None
+    chosen = {
+        "depth": option.depth,
+        "verify_rows": None,
+        "window": option.window,
+        "sink": option.sink if option.window is not None else None,
+        "context": started.context or int(found.mix.contexts.max()),
+        "max_running": started.max_running or int(found.mix.batches.max()),
+        "draft_kv": started.draft_kv if option.depth else None,
+    }
+    try:
+        words = launch_line(started.model_copy(update=chosen), found.space.deployment.engine).words
+    except InputError:
+        return None
+    return shlex.join((*words, *unused))
 
 
 def _depth_of(at: list[str] | tuple[str, ...]) -> int | None:

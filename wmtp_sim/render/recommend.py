@@ -35,8 +35,8 @@ UNWINNABLE = "x"
 WHY = {"speed": "", "memory": " (memory)", "target": " (target missed)"}
 
 
-def print_recommendation(found: Recommendation, console: Console) -> None:
-    """Heading, the needed accept lengths, the options, the verdict, the warnings."""
+def print_recommendation(found: Recommendation, console: Console, launch: str | None = None) -> None:
+    """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice."""
     _heading(found, console)
     console.print(Text(_surface_title(found)))
     console.print(_surface(found))
@@ -46,6 +46,9 @@ def print_recommendation(found: Recommendation, console: Console) -> None:
         console.print(Text(line, style="bold"))
     for warning in notices(found):
         console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
+    if launch is not None:
+        console.print(Text("launch line (wmtp preflight --from-command tells its traps):"))
+        console.print(Text(launch), soft_wrap=True)
 
 
 def notices(found: Recommendation) -> list[Warning]:

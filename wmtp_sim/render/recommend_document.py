@@ -26,8 +26,8 @@ RULE = (
 )
 
 
-def recommend_document(found: Recommendation) -> dict[str, Any]:
-    """Everything a recommendation knows; ``choice`` is what a launch line is made of, null where there is none."""
+def recommend_document(found: Recommendation, launch: str | None = None) -> dict[str, Any]:
+    """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command is."""
     deployment = found.space.deployment
     table = found.depth_table
     return {
@@ -49,6 +49,7 @@ def recommend_document(found: Recommendation) -> dict[str, Any]:
         "need": found.need,
         "options": [_option(found, place) for place in range(len(found.space.options))],
         "choice": _choice(found),
+        "launch": launch,
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
