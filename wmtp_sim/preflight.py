@@ -74,16 +74,21 @@ def preflight(
     """
     if isinstance(deployment, Command):
         stated, known, line = deployment.deployment, deployment.known, deployment.line
+        aside = deployment.aside
     else:
         stated, known, line = deployment, vocabulary(engine or deployment.engine), Line()
-    reference = hub_name(stated.model) if model is None else model
+        aside = ()
+    if kv_pool_tokens is not None and kv_pool_tokens < 1:
+        raise InputError("--kv-pool-tokens", f"{kv_pool_tokens} is no pool", "the engine's max_total_num_tokens")
+    reference = stated.model if model is None else model
+    reference = hub_name(reference) if isinstance(reference, str) else reference
     target = load_model(reference) if isinstance(reference, str) else reference
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     drafter, problem = _drafter(stated, target)
     priced = estimate(
         target,
         device,
-        context=context or stated.context or target.max_context,
+        context=context if context is not None else stated.context or target.max_context,
         batch=batch,
         weights=weights or _converted(stated, known, target),
         drafter=drafter or "mtp",
@@ -101,6 +106,7 @@ def preflight(
         estimate=priced,
         limits=book.limits,
         flags=line.values,
+        aside=aside,
         unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
         refused=tuple(line.refused),
         unpriced=tuple(line.unpriced),

@@ -64,6 +64,21 @@ def test_weights_that_are_converted_on_loading(run: Run) -> None:
     assert "--quantization" not in run(*words, "int4").document["launch"]
 
 
+def test_a_line_mends_what_options_left_open(run: Run) -> None:
+    ran = run("preflight", "qwen3.5-27b", "--gpu", "h200", "--context", "128K", "--depth", "6", "--window", "4K")
+    assert ran.status == 1
+    assert "launch line, with a draft backend that honours the window:" in ran.out
+    line = ran.out.splitlines()[-1]
+    assert "--speculative-draft-window-size 4096 --speculative-draft-sink-size 64" in line
+    assert run("preflight", "--gpu", "h200", "--from-command", line).status == 0
+
+
+def test_a_hubs_name(run: Run) -> None:
+    ran = run("preflight", "Qwen/Qwen3.5-27B", "--gpu", "h200", "--context", "4K", "--json")
+    assert ran.document["model"] == "qwen3.5-27b"
+    assert " Qwen/Qwen3.5-27B " in ran.document["launch"]
+
+
 def test_a_base_server(run: Run) -> None:
     ran = run("preflight", "qwen3-8b", "--gpu", "h200", "--depth", "0", "--context", "32K")
     assert ran.status == 0
@@ -108,6 +123,12 @@ def test_a_file_of_arguments(run: Run, tmp_path: Path) -> None:
         (("qwen3.5-27b", "--gpu", "h200", "--memory-fraction", "nan"), "--memory-fraction: "),
         (("qwen3.5-27b", "--gpu", "h200", "--attention-backend", "fa9"), "'fa9' is none of"),
         (("qwen3.5-27b", "--gpu", "h200", "--batch", "0"), "--batch"),
+        (("qwen3.5-27b", "--gpu", "h200", "--context", "0"), "--context: "),
+        (
+            ("--from-command", GOOD, "--gpu", "h200", "--context", "0"),
+            "--context: 0 is not a whole number of at least 1",
+        ),
+        (("--from-command", GOOD, "--gpu", "h200", "--kv-pool-tokens", "-5"), "--kv-pool-tokens: -5 is no pool"),
         (("qwen3.5-27b", "--gpu", "h200", "--kv-pool-tokens", "many"), "--kv-pool-tokens: 'many' is not a number"),
     ],
     ids=lambda value: repr(value)[-30:],

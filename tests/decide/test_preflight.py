@@ -50,7 +50,9 @@ def vllm(more: str = "", model: str = QWEN, gpu: str = "h200", context: int = 13
 
 
 def looked_at(case: Deployed) -> Preflight:
-    return preflight(read_command(case.command), case.gpu, context=case.context, **case.asked)
+    engine = case.asked.get("asked_of")
+    asked = {name: value for name, value in case.asked.items() if name != "asked_of"}
+    return preflight(read_command(case.command, engine), case.gpu, context=case.context, **asked)
 
 
 def ids(case: Deployed) -> list[str]:
@@ -141,7 +143,19 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(TP8 + nextn(3), "deepseek-v3.2", "b200"),
     ),
     "running-requests-capped": (sglang(nextn(3)), sglang(nextn(3, " --max-running-requests 16"))),
-    "adaptive-idle": (sglang(nextn(3, " --speculative-adaptive")), sglang(nextn(3))),
+    "serial-index": (sglang(nextn(3), asked_of="sglang@26.06"), sglang(nextn(3))),
+    "adaptive-idle": (
+        sglang(nextn(3, " --speculative-adaptive")),
+        Deployed("SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=1 " + sglang(nextn(3, " --speculative-adaptive")).command),
+    ),
+    "acceptance-forced": (
+        vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic"}'"""),
+        vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "standard"}'"""),
+    ),
+    "attention-dp-not-priced": (
+        sglang(TP8 + " --attn-dp-size 8" + nextn(3), DEEPSEEK),
+        sglang(TP8 + " --attn-dp-size 1" + nextn(3), DEEPSEEK),
+    ),
     "tree-not-priced": (
         sglang(" --speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4"
                " --speculative-num-draft-tokens 8"),
@@ -296,6 +310,13 @@ def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) 
         stated = ServerDeployment(model=str(folder), depth=3)
         found = [trap.id for trap in preflight(stated, "b200", context=131_072).traps]
         assert ("mtp-tensors-missing" in found) is missing
+
+
+def test_an_eagle_head_makes_the_window_its_own() -> None:
+    """SGLang's Llama EAGLE-3 took the flag before MTP heads did, and on any backend."""
+    more = " --speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-draft-model-path some/head" + WINDOW
+    said = ids(sglang(more, "llama-3.1-8b", context=32_768))
+    assert not {"window-inert-backend", "window-not-in-release"} & set(said)
 
 
 def test_a_deployment_of_options_gets_its_launch_line() -> None:

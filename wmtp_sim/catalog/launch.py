@@ -81,16 +81,19 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]
     if deployment.window is None and deployment.sink is not None:
         raise InputError("--sink", f"{deployment.sink} without a window", "give --window, for example --window 4032")
     if deployment.window is not None:
-        _refuse_window(known)
-        found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
+        _refuse_window(known, deployment.method)
+        if deployment.method == "mtp":  # other heads make the window their own, on any backend
+            found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _refuse_window(known: Vocabulary) -> None:
-    """Raises `InputError` where no flag of a release windows the target's own draft head."""
-    if "flag" not in known.engine.window_policies or known.flag_of("window") is None:
+def _refuse_window(known: Vocabulary, method: str) -> None:
+    """Raises `InputError` where no flag of a release windows such a draft head: EAGLE-3 heads had one first."""
+    offered = known.flag_of("window") is not None and (method != "mtp" or "flag" in known.engine.window_policies)
+    if not offered:
+        head = "an MTP head" if method == "mtp" else "a draft"
         name = f"{known.grammar.engine} {known.release}"
-        raise InputError("--window", f"no flag of {name} windows an MTP head", "drop the window; sglang 0.5.23 has one")
+        raise InputError("--window", f"no flag of {name} windows {head}", "drop the window; sglang 0.5.23 has one")
 
 
 class _Writer:

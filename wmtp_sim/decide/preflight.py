@@ -50,6 +50,7 @@ class Case:
         estimate: its cost and memory at the context asked about; without a drafter where none can be priced.
         limits: the file's numbers.
         flags: every flag of the command as read, by its own name; empty where options were given instead.
+        aside: words around the command, environment variables among them.
         unknown: words that no flag explains, each with a hint.
         refused, unpriced: what the engine refuses, and what is not priced here, in words.
         checkpoint: tensors in the checkpoint's index, and how many of them are a draft head's; None where not known.
@@ -66,6 +67,7 @@ class Case:
     estimate: Estimate
     limits: Limits
     flags: dict[str, Any] = field(default_factory=dict)
+    aside: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
@@ -97,8 +99,9 @@ class Case:
 
     @property
     def default_backend(self) -> str:
-        """The attention backend that the release picks: for trees the one of GPUs that it does not name."""
-        architecture = self.gpu.architecture if self.deployment.topk == 1 else ""
+        """The attention backend that the release picks: for trees, NVIDIA's GPUs have no kernel of their own."""
+        tree = self.deployment.topk > 1 and self.gpu.vendor == "nvidia"
+        architecture = "" if tree else self.gpu.architecture
         return self.grammar.default_backend(architecture) or ""
 
     @property
@@ -203,8 +206,18 @@ def _context_parallel_draft(case: Case) -> Iterator[Words]:
 
 
 def _adaptive_idle(case: Case) -> Iterator[Words]:
-    if case.drafting and case.flags.get("--speculative-adaptive"):
+    skipped = any(word.startswith("SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=") for word in case.aside)
+    if case.drafting and case.flags.get("--speculative-adaptive") and not skipped:
         yield {}
+
+
+def _acceptance_forced(case: Case) -> Iterator[Words]:
+    forced = [word.partition("=")[0] for word in case.aside if word.startswith("SGLANG_SIMULATE_ACC_LEN=")]
+    stated = case.flags.get("--speculative-config")
+    if isinstance(stated, dict) and stated.get("rejection_sample_method") == "synthetic":
+        forced.append("rejection_sample_method synthetic")
+    if case.drafting and forced:
+        yield {"what": forced[0]}
 
 
 def _yarn_override(case: Case) -> Iterator[Words]:
@@ -257,7 +270,8 @@ def _head_unquantised(case: Case) -> Iterator[Words]:
 
 
 def _window_not_in_release(case: Case) -> Iterator[Words]:
-    if case.drafting and case.deployment.window is not None and not case.windowed:
+    mtp = case.drafting and case.deployment.method == "mtp"  # Llama EAGLE-3 heads have had a window for longer
+    if mtp and case.deployment.window is not None and not case.windowed:
         yield {"engine": case.release}
 
 
@@ -274,6 +288,8 @@ def _sink_without_window(case: Case) -> Iterator[Words]:
 def _window_inert_backend(case: Case) -> Iterator[Words]:
     drafter, honouring = case.estimate.drafter, case.grammar.drafting.window_backends
     if not case.windowed or drafter is None or not drafter.windowable or case.draft_backend in honouring:
+        return
+    if drafter.kind != "mtp":  # an EAGLE-3 head makes the window its own, on any backend
         return
     if all(isinstance(mixer, Attention) for mixer in drafter.mixers):
         yield {"backend": case.draft_backend, "whence": _whence(case, case.deployment.draft_backend)}
@@ -371,6 +387,21 @@ def _kv_pool_differs(case: Case) -> Iterator[Words]:
         }
 
 
+def _serial_index(case: Case) -> Iterator[Words]:
+    builds = case.engine.index_on(case.gpu.architecture, "verify")
+    serial = [build.tokens_per_turn for build in builds if build.tokens_per_block is None]
+    if serial and case.long:
+        turns = case.context / min(serial)
+        yield {"engine": case.release, "turns": f"{turns:,.0f}", "context": f"{case.context:,}"}
+
+
+def _attention_dp_not_priced(case: Case) -> Iterator[Words]:
+    on = case.flags.get("--enable-dp-attention") or (case.flags.get("--attn-dp-size") or 1) > 1
+    if on:
+        flag = next(name for name in ("--enable-dp-attention", "--attn-dp-size") if name in case.flags)
+        yield {"flag": flag, "tp": case.deployment.tp}
+
+
 def _data_parallel_not_priced(case: Case) -> Iterator[Words]:
     if case.deployment.dp > 1:
         yield {"dp": case.deployment.dp}
@@ -428,15 +459,18 @@ CHECKS: dict[str, Check] = {
         _kv_pool_differs,
         _acceptance_perfect,
         _random_data,
+        _acceptance_forced,
         _window_without_drafts,
         _hybrid_memory_ratio,
         _window_keeps_memory,
         _head_unquantised,
         _running_requests_capped,
+        _serial_index,
         _adaptive_idle,
         _tree_not_priced,
         _drafter_not_priced,
         _data_parallel_not_priced,
+        _attention_dp_not_priced,
         _cache_not_priced,
     )
 }

@@ -71,9 +71,9 @@ def print_preflight(found: Preflight, console: Console) -> None:
 
 
 def _heading(found: Preflight) -> str:
-    """What the launch line is, and what it states that the deployment left open."""
-    stated = found.deployment
-    if stated.window is not None and stated.depth and stated.draft_attention_backend is None:
+    """What the launch line is, and what it mends: it never leaves a window to a default backend that ignores it."""
+    left_open = found.deployment.draft_attention_backend is None
+    if left_open and any(trap.id == "window-inert-backend" for trap in found.traps):
         return "launch line, with a draft backend that honours the window:"
     return "launch line:"
 
