@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from wmtp_sim.api import estimate, recommend
+from wmtp_sim.catalog.commands import read_command
+from wmtp_sim.preflight import preflight
 
 MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
 
@@ -117,3 +119,44 @@ def test_off_for_want_of_memory_says_so(run: Run) -> None:
 def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, name: str, words: str) -> None:
     assert words in refused(*MIXED, "--table", tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_printed_command_is_the_choice(run: Run) -> None:
+    """Read back, it is the deployment that was recommended, and no preflight rule calls it an error."""
+    document = run(*MIXED, "--alpha", "0.7", "--json").document
+    read, choice = read_command(document["launch"]), document["choice"]
+    assert (read.deployment.depth, read.deployment.window) == (choice["depth"], choice["window"])
+    assert (read.deployment.context, read.deployment.max_running) == (131_072, 4)
+    assert read.line.unknown == read.line.refused == []
+    assert preflight(read, "h200", context=65_536).passed
+
+
+def test_a_command_stands_for_model_engine_ranks_and_caches(run: Run) -> None:
+    """What the tool has no word for is carried along and named."""
+    command = "vllm serve Qwen/Qwen3.5-27B -tp 2 --kv-cache-dtype fp8 --tool-call-parser qwen3 --made-up 3"
+    ran = run("recommend", "--gpu", "h200", "--context", "64K", "--alpha", "0.7", "--from-command", command, "--json")
+    options = ("--engine", "vllm", "--tp", "2", "--kv", "fp8", "--context", "64K", "--alpha", "0.7", "--json")
+    same = run("recommend", "qwen3.5-27b", "--gpu", "h200", *options).document
+    assert ran.document["choice"] == same["choice"]
+    assert "kept, but not priced: --made-up 3" in ran.err
+    assert ran.document["launch"].endswith("--tool-call-parser qwen3 --made-up 3")
+    assert same["launch"].split("--")[1:4] == ran.document["launch"].split("--")[1:4]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "MODEL: is missing"),
+        (("qwen3.5-27b", "--from-command", "vllm serve x"), "says MODEL itself"),
+        (("--tp", "4", "--from-command", "vllm serve x"), "says --tp itself"),
+        (("--engine", "sglang@26.06", "--from-command", "vllm serve x"), "the command starts vllm"),
+    ],
+)
+def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ...], words: str) -> None:
+    assert words in refused("recommend", *flags, "--gpu", "h200", "--context", "64K")
+
+
+@pytest.mark.parametrize("flags", [("--weights", "fp8"), ("--engine", "trtllm"), ("--drafter", "eagle")])
+def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...]) -> None:
+    ran = run("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json", *flags)
+    assert ran.document["launch"] is None
