@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +161,15 @@ def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ..
 def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...]) -> None:
     ran = run("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json", *flags)
     assert ran.document["launch"] is None
+
+
+def test_what_a_window_may_cost(run: Run) -> None:
+    """At the loss of acceptance that the verdict names, native drafts give as many tokens/s."""
+    asked = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "1M", "--depth", "6", "--at", "depth=6")
+    words = " ".join(run(*asked, "--accept-length", "4.5").out.split())
+    (share,) = re.findall(r"The window is worth ([\d.]+) % of the accept length: if it costs more, native", words)
+    lost = 4.5 * (1 - float(share) / 100)
+    stated = run(*asked, "--accept-length", "4.5", "--windowed-accept-length", str(lost), "--json").document
+    rates = {option["policy"]: option["tokens_per_s"] for option in stated["options"]}
+    assert rates["flag"] == pytest.approx(rates["native"], rel=1e-3)
+    assert "The window is worth" not in run(*asked, "--accept-length", "4.5", "--windowed-accept-length", "4.4").out

@@ -250,6 +250,20 @@ def _margins(found: Recommendation) -> Iterator[str]:
     if found.place and found.runner_up != 0:
         over = found.over(0)
         yield f"{percent(over.expected)} over off: {_sure(over)}."
+    if loss := _window_is_worth(found):
+        yield loss
+
+
+def _window_is_worth(found: Recommendation) -> str | None:
+    """The loss of acceptance that makes the best native option as good as a windowed choice, where none was stated."""
+    native = found.best_of("native")
+    windowed = found.choice is not None and found.choice.window is not None
+    if not windowed or native is None or found.windowed is not None:
+        return None
+    assert found.judged is not None
+    worth = 1 - found.judged.rate[native] / found.judged.rate[found.place]
+    share, other = f"{100 * worth:.1f} %", _described(found, native)
+    return f"The window is worth {share} of the accept length: if it costs more, {other} is better."
 
 
 def _sure(over: Difference) -> str:
