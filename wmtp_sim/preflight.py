@@ -90,7 +90,7 @@ def preflight(
         device,
         context=context if context is not None else stated.context or target.max_context,
         batch=batch,
-        weights=weights or _converted(stated, known, target),
+        weights=weights or converted_weights(stated, known, target),
         drafter=drafter or "mtp",
         profile=profile,
         **_stated_sizes(stated, known.engine, drafting=bool(drafter)),
@@ -135,7 +135,7 @@ def _stated_sizes(stated: ServerDeployment, engine: Engine, drafting: bool) -> d
     }
 
 
-def _converted(stated: ServerDeployment, known: Vocabulary, target: Model) -> str | None:
+def converted_weights(stated: ServerDeployment, known: Vocabulary, target: Model) -> str | None:
     """The format that weights are converted to on loading; a checkpoint that states its own keeps it."""
     if target.precision.stated or stated.quantization is None:
         return None

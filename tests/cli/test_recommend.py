@@ -173,3 +173,27 @@ def test_what_a_window_may_cost(run: Run) -> None:
     rates = {option["policy"]: option["tokens_per_s"] for option in stated["options"]}
     assert rates["flag"] == pytest.approx(rates["native"], rel=1e-3)
     assert "The window is worth" not in run(*asked, "--accept-length", "4.5", "--windowed-accept-length", "4.4").out
+
+
+def test_a_command_is_priced_as_it_is_started(run: Run) -> None:
+    """Conversion of weights and the share of memory count; a draft backend that ignores windows is not kept."""
+    command = (
+        "python -m sglang.launch_server --model-path Qwen/Qwen3.5-35B-A3B --speculative-draft-attention-backend fa3"
+    )
+    command += " --speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1"
+    asked = ("recommend", "--gpu", "h200", "--context", "1M", "--alpha", "0.8", "--json", "--from-command")
+    plain = run(*asked, command).document
+    assert plain["choice"]["policy"] == "flag"
+    assert "--speculative-draft-attention-backend flashinfer" in plain["launch"]
+    converted = run(*asked, f"{command} --quantization fp8").document
+    assert "--quantization fp8" in converted["launch"]
+    assert converted["options"][0]["tokens_per_s"] > 1.02 * plain["options"][0]["tokens_per_s"]
+    tight = run(*asked, f"{command} --mem-fraction-static 0.5").document
+    assert tight["mix"]["fits"] == [[False]]
+
+
+def test_another_drafter_of_a_command_is_not_priced_as_the_head(refused: Callable[..., str]) -> None:
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3.5-27B --speculative-algorithm EAGLE3 "
+    command += "--speculative-num-steps 3 --speculative-draft-model-path some/head"
+    words = refused("recommend", "--gpu", "h200", "--context", "8K", "--from-command", command)
+    assert "drafts otherwise than a chain" in words

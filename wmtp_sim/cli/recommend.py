@@ -139,7 +139,7 @@ def recommend(
         what_if=what_if,
         engine=release,
         drafter=drafter,
-        weights=weights,
+        weights=weights or _converted(started, release),
         head_weights=head_weights,
         draft_weights=draft_weights,
         kv=started.kv,
@@ -212,7 +212,24 @@ def _started(
     read = read_command(command, release if named else None)
     for words in (*read.line.unknown, *read.line.unpriced):
         typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
-    return read.deployment, read.engine, read.unused
+    served = read.deployment
+    if served.depth and (served.method != "mtp" or served.topk > 1):
+        raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
+    if served.dp > 1:
+        typer.echo(f"wmtp: --from-command: one of its {served.dp} replicas is priced", err=True)
+    memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
+    return served, read.engine.model_copy(update=memory), read.unused
+
+
+def _converted(started: ServerDeployment, release: Engine) -> str | None:
+    """The format that a command's engine converts weights to on loading."""
+    if started.quantization is None:
+        return None
+    from wmtp_sim.catalog.flags import vocabulary
+    from wmtp_sim.catalog.models import hub_name, load_model
+    from wmtp_sim.preflight import converted_weights
+
+    return converted_weights(started, vocabulary(release), load_model(hub_name(started.model)))
 
 
 def _launch_line(found: Recommendation, started: ServerDeployment, unused: tuple[str, ...]) -> str | None:
@@ -237,6 +254,8 @@ def _launch_line(found: Recommendation, started: ServerDeployment, unused: tuple
         "max_running": started.max_running or int(found.mix.batches.max()),
         "draft_kv": started.draft_kv if option.depth else None,
     }
+    if option.window is not None:  # whichever backend the command drafts on may not honour a window
+        chosen["draft_attention_backend"] = None
     try:
         words = launch_line(started.model_copy(update=chosen), found.space.deployment.engine).words
     except InputError:
