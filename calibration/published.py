@@ -33,7 +33,7 @@ from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.precision import KV_BYTES, GroupFormats
 from wmtp_sim.step.compose import split_attention
-from wmtp_sim.work import layers
+from wmtp_sim.work import collectives, layers
 from wmtp_sim.work.operation import Operation
 from wmtp_sim.work.weights import Matrix
 
@@ -442,7 +442,7 @@ def _collectives(source: Source) -> Iterator[dict[str, Any]]:
         kernel, ranks, elements = word(row, "kernel_source"), number(row, "num_gpus"), number(row, "message_size")
         if kernel.endswith("eager") or ranks not in RANKS or elements not in REDUCED:
             continue
-        operation = layers.all_reduce(2.0 * elements, ranks)
+        operation = collectives.all_reduce(2.0 * elements, ranks)
         sizes = {"ranks": ranks, "bytes": 2 * elements}
         yield _point(operation, "all_reduce", sizes, seconds(row), source.named(table.version, kernel))  # type: ignore[union-attr]
 

@@ -23,7 +23,7 @@ from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, own_calibration, profile_for, read_profile
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
-from wmtp_sim.work import layers
+from wmtp_sim.work import collectives, layers
 from wmtp_sim.work.weights import Matrix
 
 Rows = list[dict[str, Any]]
@@ -240,7 +240,7 @@ def test_collectives_go_over_the_link(data: Path, write: Write) -> None:
     assert profile.kernels["collective"].bandwidth == pytest.approx(0.5, rel=0.05)
     assert all(r["source"].endswith("graph") for r in profile.measurements)
     machine = Machine(gpu, profile)
-    operation = layers.all_reduce(2.0 * published.REDUCED[-1], 4)
+    operation = collectives.all_reduce(2.0 * published.REDUCED[-1], 4)
     wanted = next(r["latency"] for r in rows if r["num_gpus"] == 4 and r["message_size"] == published.REDUCED[-1])
     assert float(machine.time(operation).seconds) == pytest.approx(wanted / 1e3, rel=0.02)
 

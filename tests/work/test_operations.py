@@ -27,7 +27,8 @@ from wmtp_sim.spec.model import (
     SparseIndexer,
 )
 from wmtp_sim.spec.precision import GroupFormats
-from wmtp_sim.work.layers import Pass, all_reduce, block_operations, part_operations
+from wmtp_sim.work.collectives import all_reduce
+from wmtp_sim.work.layers import Pass, block_operations, part_operations
 from wmtp_sim.work.routing import expert_union, routed_experts
 
 HIDDEN = 1024

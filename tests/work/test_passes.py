@@ -9,7 +9,8 @@ import pytest
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.work.layers import Pass, all_gather, all_reduce, block_operations
+from wmtp_sim.work.collectives import all_gather, all_reduce
+from wmtp_sim.work.layers import Pass, block_operations
 from wmtp_sim.work.operation import Operation
 from wmtp_sim.work.passes import draft_forward, target_forward
 

@@ -28,6 +28,7 @@ from wmtp_sim.spec.model import (
 )
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.work.cache import index_key_bytes, latent_token_bytes, recurrent_bytes, state_bytes, written_token_bytes
+from wmtp_sim.work.collectives import all_reduce
 from wmtp_sim.work.operation import Array, Operation
 from wmtp_sim.work.routing import busiest_rank, expert_union, routed_experts
 from wmtp_sim.work.weights import Matrix, residual_mixing, weights_of
@@ -315,18 +316,3 @@ def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupForma
     if shape.tp > 1:
         operations += [all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.tp) for _ in parts]
     return [operation.times(block.count) for operation in operations]
-
-
-def all_reduce(payload: Array, ranks: int) -> Operation:
-    """A ring all-reduce: each rank sends 2(n-1)/n of the payload over its link. ``activations`` are link bytes."""
-    return Operation(
-        name="collective.all_reduce",
-        kernel="collective",
-        activations=2.0 * (ranks - 1) / ranks * payload,
-        geometry=(float(ranks),),
-    )
-
-
-def all_gather(payload: Array, ranks: int) -> Operation:
-    """An all-gather: each rank receives the others' (n-1)/n of the whole payload. ``activations`` are link bytes."""
-    return Operation(name="collective.all_gather", kernel="collective", activations=(ranks - 1) / ranks * payload)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import Model
-from wmtp_sim.work.layers import ACTIVATION_BYTES, Pass, all_gather, all_reduce, block_operations, elementwise, gemm
+from wmtp_sim.work.collectives import all_gather, all_reduce
+from wmtp_sim.work.layers import ACTIVATION_BYTES, Pass, block_operations, elementwise, gemm
 from wmtp_sim.work.operation import Array, Operation
 from wmtp_sim.work.weights import Matrix, projection_matrix
 
