@@ -31,6 +31,7 @@ from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import KV_BYTES, GroupFormats
 from wmtp_sim.step.compose import split_attention
 from wmtp_sim.work import collectives, layers
@@ -379,7 +380,9 @@ def _experts(source: Source) -> Iterator[dict[str, Any]]:
         if shape not in EXPERTS or (not EXPERTS[shape] and not any(name in kernel for name in UNGATED_KERNELS)):
             continue
         layer = spec.Moe(experts=experts, top_k=top_k, inner=inner, gated=EXPERTS[shape])
-        operation = layers.experts(layer, replace(_pass(1, tokens), tp=ranks), width, GroupFormats(expert=fmt))
+        operation = layers.experts(
+            layer, replace(_pass(1, tokens), layout=Layout(ranks)), width, GroupFormats(expert=fmt)
+        )
         one = float(np.asarray(operation.weights)) / float(np.asarray(layers.expert_union(layer, 1, tokens, 0.0)))
         operation = replace(operation, weights=one * min(experts, tokens * top_k))
         sizes = {"experts": experts, "top_k": top_k, "inner": inner, "width": width, "rows": tokens, "ranks": ranks}

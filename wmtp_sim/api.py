@@ -28,7 +28,7 @@ from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.model import Model
-from wmtp_sim.spec.parallel import check_ranks
+from wmtp_sim.spec.parallel import Layout, can_join, check_ranks
 from wmtp_sim.spec.precision import KV_BYTES, Precision, override
 from wmtp_sim.spec.workload import Workload
 
@@ -63,7 +63,11 @@ def estimate(
     overlap: float = 0.0,
     routing_skew: float = 0.0,
     expert_parallel: bool | int = False,
+    all_to_all: bool = False,
     tp: int = 1,
+    dp: int = 1,
+    dp_attention: bool = False,
+    draft_tp: int | None = None,
     profile: str | Profile | None = None,
 ) -> Estimate:
     """What a speculative step costs and gains, for native, flag and ring draft KV.
@@ -83,9 +87,15 @@ def estimate(
         kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
         routing_skew: exponent of experts' popularity; 0 routes uniformly.
-        expert_parallel: whether the ``tp`` ranks hold whole experts instead of a part of each; or among how many groups
+        expert_parallel: whether the ranks hold whole experts instead of a part of each; or among how many groups
             of ranks whole experts are dealt, each shared by a group's ranks (2 of ``tp=8``: TP4 x EP2).
-        tp: tensor-parallel ranks, which must divide heads and inner sizes of target and drafter.
+        all_to_all: whether rows are sent to the ranks of their experts and back (DeepEP's low-latency kernels), which
+            takes ``expert_parallel``; else all ranks see all rows.
+        tp: ranks that share a sequence's attention, which must divide heads and inner sizes of target and drafter.
+        dp: groups of ``tp`` ranks, each with its part of ``batch``.
+        dp_attention: whether the groups share experts, and what else the engine's definition says; else they are
+            replicas of the whole model.
+        draft_tp: ranks that share the drafter, where not all of a group do.
         profile: name or file of a machine profile, or a `Profile`; the GPU's own otherwise. One of another GPU is
             carried over, with wider ranges.
 
@@ -96,7 +106,18 @@ def estimate(
     precision = override(target.precision, weights=weights, head_weights=head_weights, draft_weights=draft_weights)
     target = target.model_copy(update={"precision": precision})
     cache = kv or target.precision.kv
-    groups = tp if expert_parallel is True else int(expert_parallel) or 1
+    chosen = load_engine(engine) if isinstance(engine, str) else engine
+    joined = dp_attention and can_join(target.blocks, chosen.joint)
+    ranks = tp * dp if joined else tp
+    layout = Layout(
+        tp=tp,
+        dp=dp,
+        dp_attention=joined,
+        joint=chosen.joint,
+        expert_groups=ranks if expert_parallel is True else int(expert_parallel) or 1,
+        all_to_all=all_to_all,
+        draft_tp=draft_tp,
+    )
     work = Workload(
         context,  # type: ignore[arg-type]
         depth,  # type: ignore[arg-type]
@@ -107,8 +128,7 @@ def estimate(
         draft_kv_bytes=_cache_bytes(draft_kv or cache, "--draft-kv"),
         overlap=overlap,
         skew=routing_skew,
-        tp=tp,
-        expert_groups=groups,
+        layout=layout,
     )
     stated: dict[str, ArrayLike | None] = {
         "accept_length": accept_length,
@@ -124,11 +144,10 @@ def estimate(
             windowed = _acceptance(work, acceptance_source, accept_length=windowed_accept_length)
         except InputError as error:
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
-    chosen = load_engine(engine) if isinstance(engine, str) else engine
     drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
-    check_ranks(
-        tp, [(d.name, d.blocks) for d in (target, drafts) if d is not None], groups if expert_parallel else None
-    )
+    check_ranks(layout, [(target.name, target.blocks)], bool(expert_parallel))
+    if drafts is not None:
+        check_ranks(layout.for_draft(drafts.kind), [(drafts.name, drafts.blocks)])
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Estimate(
         model=target,

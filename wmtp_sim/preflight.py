@@ -130,8 +130,7 @@ def _stated_sizes(stated: ServerDeployment, engine: Engine, drafting: bool) -> d
         "engine": engine.model_copy(update=memory),
         "kv": stated.kv,
         "draft_kv": stated.draft_kv,
-        "tp": stated.tp,
-        "expert_parallel": _expert_parallel(stated),
+        **stated.layout,
     }
 
 
@@ -145,12 +144,6 @@ def converted_weights(stated: ServerDeployment, known: Vocabulary, target: Model
 def _checkpoint(reference: str) -> tuple[int, int] | None:
     found = read_checkpoint(reference)
     return None if found is None else (found.tensors, found.head_tensors)
-
-
-def _expert_parallel(stated: ServerDeployment) -> bool | int:
-    """Among how many groups of a replica's ranks whole experts are dealt; False where none are."""
-    whole = min(stated.ep, stated.tp)
-    return whole if whole > 1 else False
 
 
 def _launch(stated: ServerDeployment, known: Vocabulary) -> LaunchLine | None:

@@ -20,6 +20,7 @@ from wmtp_sim.decide.memory import Memory, memory
 from wmtp_sim.spec.drafter import mtp_drafter
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import state_bytes_per_sequence
@@ -38,7 +39,8 @@ def engine(snapshots: str = "per_row", fraction: float = 0.8) -> Engine:
 
 
 def work(context: Any = M, depth: Any = 6, window: Any = 4032, sink: Any = 64, batch: Any = 1, **more: Any) -> Workload:
-    return Workload(context, depth, window, sink, batch, **more)
+    layout = more.pop("layout", Layout(more.pop("tp", 1)))
+    return Workload(context, depth, window, sink, batch, layout=layout, **more)
 
 
 def asked(
@@ -133,7 +135,9 @@ def test_hyper_connections_lie_on_every_rank() -> None:
     """DeepSeek-V4-Pro: in each of 61 layers two matrices from 4 streams of 7168 to 4 + 4 + 16 mixing weights."""
     model = load_model("deepseek-v4-pro")
     plain = tuple(block.model_copy(update={"residual_streams": 1}) for block in model.blocks)
-    more = target_weight_bytes(model, 8) - target_weight_bytes(model.model_copy(update={"blocks": plain}), 8)
+    more = target_weight_bytes(model, Layout(8)) - target_weight_bytes(
+        model.model_copy(update={"blocks": plain}), Layout(8)
+    )
     assert more == pytest.approx(BF16 * 61 * 2 * (4 * 7168 * 24 + 24 + 3), rel=1e-9)
     assert more / 1e9 == pytest.approx(0.17, abs=0.005)
 
@@ -145,7 +149,7 @@ def test_the_vision_tower_is_split_and_never_quantised(tp: int) -> None:
         found = asked(name, context=4096, tp=tp, gpu="gb300", served=served)
         assert found.vision_bytes == BF16 * 451_290_864 / tp
         without = load_model(name).model_copy(update={"vision_params": 0})
-        text = memory(without, GB300, served, work(context=4096, tp=tp), load_drafter("mtp", without))
+        text = memory(without, GB300, served, work(context=4096, layout=Layout(tp)), load_drafter("mtp", without))
         assert found.total_bytes - text.total_bytes == found.vision_bytes
         assert text.max_context > found.max_context > 0
         assert text.max_batch >= found.max_batch
@@ -167,7 +171,10 @@ def test_an_eagle_head_brings_a_vocabulary_of_its_own() -> None:
     assert drafter is not None
     shared = drafter.model_copy(update={"shares_vocabulary": True})
     for tp in (1, 8):
-        assert drafter_weight_bytes(drafter, tp) - drafter_weight_bytes(shared, tp) == BF16 * 32_000 * 4096 / tp
+        assert (
+            drafter_weight_bytes(drafter, Layout(tp)) - drafter_weight_bytes(shared, Layout(tp))
+            == BF16 * 32_000 * 4096 / tp
+        )
 
 
 # --- caches ----------------------------------------------------------------------------------------------------
@@ -187,7 +194,7 @@ def test_index_keys_lie_on_every_rank() -> None:
     model = load_model("minimax-m3-nvfp4")
     layers = sum(block.count for block in model.blocks)
     sparse = sum(block.count for block in model.blocks for mixer in block.mixers if getattr(mixer, "sparse", None))
-    found = memory(model, H200, engine(), work(context=1000, depth=0, tp=4))
+    found = memory(model, H200, engine(), work(context=1000, depth=0, layout=Layout(4)))
     assert found.kv_bytes == 1000 * (layers * 1 * 2 * 128 + sparse * 128) * BF16
 
 
@@ -290,6 +297,6 @@ def test_nothing_grows_without_attention() -> None:
     model = load_model("mimo-v2-flash")
     windowed = tuple(block for block in model.blocks if all(getattr(m, "window", None) for m in block.mixers))
     model = model.model_copy(update={"blocks": windowed})
-    fits = memory(model, load_gpu("b300"), engine(fraction=0.9), work(context=4096, tp=4))
+    fits = memory(model, load_gpu("b300"), engine(fraction=0.9), work(context=4096, layout=Layout(4)))
     assert fits.max_context == np.inf
     assert memory(model, load_gpu("rtx-4090"), engine(), work(context=4096)).max_context == 0

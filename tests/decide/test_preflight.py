@@ -24,6 +24,7 @@ NEXTN = " --speculative-algorithm NEXTN --speculative-num-steps {d} --speculativ
 WINDOW = " --speculative-draft-window-size 4032 --speculative-draft-sink-size 64"
 FLASHINFER = " --speculative-draft-attention-backend flashinfer"
 MTP = """ --speculative-config '{"method": "mtp", "num_speculative_tokens": %d}'"""
+SPLIT = MTP.replace("%d", "3").replace("}", ', "draft_tensor_parallel_size": %d}')
 QWEN, NEMOTRON, DEEPSEEK, MIMO = "qwen3.5-35b-a3b", "nemotron-3-super-120b-a12b", "deepseek-v3.2", "mimo-7b"
 
 
@@ -152,9 +153,9 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic"}'"""),
         vllm(""" -sc '{"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "standard"}'"""),
     ),
-    "attention-dp-not-priced": (
-        sglang(TP8 + " --attn-dp-size 8" + nextn(3), DEEPSEEK),
-        sglang(TP8 + " --attn-dp-size 1" + nextn(3), DEEPSEEK),
+    "draft-tp-ignored": (
+        vllm(SPLIT % 1 + " -tp 4"),
+        vllm(SPLIT % 4 + " -tp 4"),
     ),
     "tree-not-priced": (
         sglang(" --speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4"
@@ -165,7 +166,6 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path nobody/knows"),
         vllm(" --spec-model llama-3.2-1b --spec-tokens 4", "llama-3.1-8b", context=4096),
     ),
-    "data-parallel-not-priced": (vllm(MTP % 3 + " -dp 2"), vllm(MTP % 3 + " -tp 2")),
     "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
     # warnings of the estimate
     "does-not-fit-base": (sglang("", "llama-3.1-70b", context=4096), sglang(" --tp 2", "llama-3.1-70b", context=4096)),

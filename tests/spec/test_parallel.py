@@ -8,7 +8,7 @@ import wmtp_sim
 from wmtp_sim.catalog.models import load_model, model_names
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Attention, Block, CompressedAttention, KimiDeltaAttention, LightningAttention, Mlp, Moe
-from wmtp_sim.spec.parallel import check_ranks
+from wmtp_sim.spec.parallel import Layout, check_ranks
 
 
 def estimate(name: str, tp: int, depth: int = 0, drafter: str = "mtp") -> None:
@@ -58,17 +58,17 @@ def test_targets(name: str, tp: int, says: str) -> None:
 def test_parts(part: object, says: str) -> None:
     kind = "channels" if isinstance(part, Mlp | Moe) else "mixers"
     blocks = (Block.model_validate({kind: (part,), "norms": 2}),)
-    check_ranks(1, [("mine", blocks)])
+    check_ranks(Layout(), [("mine", blocks)])
     with pytest.raises(InputError, match=f"^--tp: 9 ranks cannot share the {says} of mine; one of 1"):
-        check_ranks(9, [("mine", blocks)])
+        check_ranks(Layout(tp=9), [("mine", blocks)])
 
 
 def test_whole_experts() -> None:
     """Experts must divide among the ranks; their inner channels, which stay together, need not."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=1000),), "norms": 2}),)
-    check_ranks(12, [("mine", blocks)], expert_groups=12)
+    check_ranks(Layout(tp=12, expert_groups=12), [("mine", blocks)])
     with pytest.raises(InputError, match="--tp: 8 ranks cannot share the 12 experts of mine; one of 1, 2, 3, 4, 6, 12"):
-        check_ranks(8, [("mine", blocks)], expert_groups=8)
+        check_ranks(Layout(tp=8, expert_groups=8), [("mine", blocks)])
     with pytest.raises(InputError, match="--expert-parallel: qwen3-8b has no experts; drop the flag"):
         wmtp_sim.estimate("qwen3-8b", "h200", context=4096, depth=0, tp=8, expert_parallel=True)
 
@@ -76,11 +76,11 @@ def test_whole_experts() -> None:
 def test_experts_dealt_to_groups_of_ranks() -> None:
     """Experts divide among the groups, their inner channels among a group's ranks."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=50),), "norms": 2}),)
-    check_ranks(20, [("mine", blocks)], expert_groups=4)
+    check_ranks(Layout(tp=20, expert_groups=4), [("mine", blocks)])
     with pytest.raises(
         InputError, match=r"--tp: 3 ranks cannot share the 50 inner.* of mine; one of 4, 8, 20, 40, 100,"
     ):
-        check_ranks(12, [("mine", blocks)], expert_groups=4)
+        check_ranks(Layout(tp=12, expert_groups=4), [("mine", blocks)])
     with pytest.raises(
         InputError, match="--expert-parallel: 3 groups cannot share 8 ranks; a number that divides --tp"
     ):
@@ -98,10 +98,10 @@ def test_few_kv_heads_are_replicated() -> None:
     """As many ranks as query heads, whatever the KV heads; but not three halves of a KV head each."""
     blocks = (Block(mixers=(Attention(q_heads=24, kv_heads=4, head_dim=64, v_head_dim=64),), norms=2),)
     for ranks in (1, 2, 4, 8, 12, 24):
-        check_ranks(ranks, [("mine", blocks)])
+        check_ranks(Layout(ranks), [("mine", blocks)])
     for ranks in (3, 6):
         with pytest.raises(InputError, match="the 4 KV heads of mine; one of 1, 2, 4, 8, 12, 24"):
-            check_ranks(ranks, [("mine", blocks)])
+            check_ranks(Layout(ranks), [("mine", blocks)])
 
 
 def test_drafters_share_the_ranks() -> None:
@@ -118,3 +118,49 @@ def test_drafters_share_the_ranks() -> None:
 def test_ordinary_numbers_serve_every_model(name: str) -> None:
     for tp in (1, 2, 4):
         estimate(name, tp, depth=1 if load_model(name).mtp else 0)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"tp": 0}, "--tp: 0 ranks; a whole number from 1 to 1024"),
+        ({"dp": 0}, "--dp: 0 groups; a whole number from 1 to 1024"),
+        ({"tp": 64, "dp": 32}, "--tp times --dp: 2048 ranks; a whole number from 1 to 1024"),
+        ({"tp": 2, "dp": 2, "expert_groups": 4}, "--expert-parallel: 4 groups cannot share 2 ranks"),
+        ({"tp": 2, "all_to_all": True}, "--all-to-all: sends rows to ranks that hold whole experts"),
+        ({"tp": 4, "draft_tp": 3}, "--draft-tp: 3 ranks of 4; a number that divides --tp"),
+    ],
+)
+def test_layouts_that_nobody_can_start(stated: dict[str, int], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Layout(**stated)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(says)
+
+
+def test_groups_that_share_experts_are_joined_by_them() -> None:
+    """Two groups of four: attention over four ranks, what is joint over eight, twice where they are replicas."""
+    shared = Layout(4, 2, dp_attention=True, joint=("expert", "mlp"))
+    assert (shared.gpus, shared.ranks) == (8, 8)
+    assert [shared.ranks_of(group) for group in ("attention", "expert", "mlp", "lm_head")] == [4, 8, 8, 4]
+    replicas = Layout(4, 2, joint=("expert", "mlp"))
+    assert (replicas.gpus, replicas.ranks) == (8, 4)
+    assert [replicas.ranks_of(group) for group in ("attention", "expert", "mlp", "lm_head")] == [4, 4, 4, 4]
+
+
+def test_experts_must_divide_among_the_ranks_of_all_groups() -> None:
+    """40 inner channels of an expert split over the four ranks of a group, and not over the sixteen of all."""
+    blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=40),), "norms": 2}),)
+    check_ranks(Layout(4, 4), [("mine", blocks)])
+    check_ranks(Layout(2, 4, dp_attention=True), [("mine", blocks)])
+    with pytest.raises(InputError, match="--tp: 16 ranks cannot share the 40 inner channels of an expert of mine; one"):
+        check_ranks(Layout(4, 4, dp_attention=True), [("mine", blocks)])
+
+
+def test_a_head_lies_as_its_target_and_other_drafters_in_one_group() -> None:
+    layout = Layout(4, 2, dp_attention=True, expert_groups=8)
+    assert layout.for_draft("mtp") == layout
+    assert layout.for_draft("eagle") == Layout(4)
+    assert Layout(4, draft_tp=1).for_draft("mtp") == Layout(1)

@@ -26,6 +26,7 @@ from wmtp_sim.spec.model import (
     Moe,
     SparseIndexer,
 )
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.work.collectives import all_reduce
 from wmtp_sim.work.layers import Pass, block_operations, part_operations
@@ -350,7 +351,7 @@ PARTS = [GQA, latent(), Mlp(inner=4096), Moe(experts=16, top_k=4, inner=96), REC
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
 def test_ranks_share_weights(part, tp):
     """Evenly, but for what a rank holds whole (routers, latent down-projections) or in part (K and V of 2 heads)."""
-    whole, shard = operations(part), operations(part, replace(ONE, tp=tp))
+    whole, shard = operations(part), operations(part, replace(ONE, layout=Layout(tp)))
     for before, after in zip(whole, shard, strict=False):
         if before.name in ("router.router", "attention.qkv_a_proj"):
             assert after.weights == before.weights
@@ -368,16 +369,16 @@ def test_ranks_share_weights(part, tp):
 @pytest.mark.parametrize(("tp", "held"), [(1, 2), (2, 1), (4, 1), (8, 1)])
 def test_few_kv_heads_are_replicated(tp, held):
     """2 KV heads: a rank never holds less than one; its query heads are still 16 / tp."""
-    op = core(GQA, replace(ONE, tp=tp))
+    op = core(GQA, replace(ONE, layout=Layout(tp)))
     assert op.kv == 100_001 * held * 2 * 256 * 2
     assert op.streams == held
     assert op.query_rows * op.streams == 16 / tp
 
 
 def test_every_rank_holds_all_latents():
-    op = core(latent(INDEXER), replace(ONE, tp=8))
+    op = core(latent(INDEXER), replace(ONE, layout=Layout(8)))
     assert op.kv == core(latent(INDEXER)).kv
-    assert scan(latent(INDEXER), replace(ONE, tp=8)).kv == scan(latent(INDEXER)).kv
+    assert scan(latent(INDEXER), replace(ONE, layout=Layout(8))).kv == scan(latent(INDEXER)).kv
     assert op.query_rows == 128 / 8
 
 
@@ -392,12 +393,12 @@ def test_every_rank_commits_its_own_states():
 def test_all_reduces():
     """One after each mixer and MLP, of two bytes a value: a ring sends 2 (n - 1) / n of them over each link."""
     block = Block(count=3, mixers=(GQA,), channels=(Mlp(inner=4096),), norms=2)
-    shape = replace(ONE, batch=2, rows=4, tp=4)
+    shape = replace(ONE, batch=2, rows=4, layout=Layout(4))
     found = [op for op in block_operations(block, shape, HIDDEN, BF16) if op.kernel == "collective"]
     assert summed(found, "launches") == 3 * 2
     assert summed(found, "bytes") == 3 * 2 * 1.5 * (8 * HIDDEN * 2)
     assert all_reduce(1000.0, 2).bytes == 1000
-    alone = block_operations(block, replace(shape, tp=1), HIDDEN, BF16)
+    alone = block_operations(block, replace(shape, layout=Layout()), HIDDEN, BF16)
     assert not [op for op in alone if op.kernel == "collective"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.spec.drafter import Drafter
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.work.collectives import all_gather, all_reduce
 from wmtp_sim.work.layers import Pass, block_operations
 from wmtp_sim.work.operation import Operation
@@ -19,7 +20,7 @@ HIDDEN, VOCAB = 4096, 151_936
 
 
 def shape(tp: int, rows: int = 5, batch: int = 2) -> Pass:
-    return Pass(batch=batch, rows=rows, attended=1000, kv_bytes=2, state_bytes=4, tp=tp)
+    return Pass(batch=batch, rows=rows, attended=1000, kv_bytes=2, state_bytes=4, layout=Layout(tp))
 
 
 def eagle() -> Drafter:
@@ -46,20 +47,20 @@ def test_a_target_adds_up_its_embedding_and_gathers_its_logits(tp: int) -> None:
 
 @pytest.mark.parametrize("tp", [2, 8])
 @pytest.mark.parametrize("wide", [True, False])
-def test_a_draft_pass_gathers_winners_only(tp: int, wide: bool) -> None:
-    """Each rank's best logit and its token, 8 bytes a row: nothing but latency."""
+def test_a_draft_pass_gathers_all_logits(tp: int, wide: bool) -> None:
+    """Neither engine takes the argmax of a rank's own part of the vocabulary unless asked to."""
     head = eagle()
     first, *layers, last = collectives(draft_forward(head, shape(tp), logit_rows=2.0, wide=wide))
     inside = collectives(op for block in head.blocks for op in block_operations(block, shape(tp), HIDDEN, head.formats))
     assert layers == inside
     assert first == ("collective.all_reduce", pytest.approx(2 * (tp - 1) / tp * 10 * HIDDEN * 2), 1)
-    assert last == ("collective.all_gather", 2 * (tp - 1) * 8, 1)
+    assert last == ("collective.all_gather", pytest.approx((tp - 1) / tp * 2 * 32_000 * 2), 1)
 
 
 @pytest.mark.parametrize("tp", [1, 8])
-def test_a_rank_draws_from_its_own_logits(tp: int) -> None:
+def test_a_rank_draws_from_all_logits(tp: int) -> None:
     (argmax,) = (op for op in draft_forward(eagle(), shape(tp), logit_rows=2.0) if op.kernel == "sample")
-    assert argmax.activations == 2 * 32_000 * 2 / tp
+    assert argmax.activations == 2 * 32_000 * 2
 
 
 def test_one_rank_talks_to_nobody() -> None:

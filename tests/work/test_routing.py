@@ -8,6 +8,7 @@ import pytest
 import wmtp_sim
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Moe
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.work.layers import Pass, experts
 from wmtp_sim.work.routing import _chances, busiest_rank, expert_union
@@ -53,7 +54,7 @@ def test_the_busiest_rank_holds_no_more_than_there_is() -> None:
 
 def test_whole_experts_read_more_than_parts_of_each() -> None:
     shapes = [
-        Pass(batch=4.0, rows=4.0, attended=0.0, kv_bytes=2.0, state_bytes=4.0, tp=8, expert_groups=groups)
+        Pass(batch=4.0, rows=4.0, attended=0.0, kv_bytes=2.0, state_bytes=4.0, layout=Layout(8, expert_groups=groups))
         for groups in (1, 2, 8)
     ]
     parts, mixed, whole = (experts(MOE, shape, 2048, GroupFormats()) for shape in shapes)

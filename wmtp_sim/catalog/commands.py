@@ -222,7 +222,7 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
             stated[name] = value
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
-    _say_ranks(stated)
+    _say_ranks(known, line, stated)
     if isinstance(stated.get("config_overrides"), dict):
         stated["config_overrides"] = json.dumps(stated["config_overrides"])
     _say_speculation(known, stated)
@@ -253,10 +253,32 @@ def _ours(table: dict[str, str]) -> str:
     return " and ".join(sorted({word for word in table.values() if word}))
 
 
-def _say_ranks(stated: dict[str, Any]) -> None:
-    """vLLM's switch deals experts to all ranks; SGLang states how many."""
+def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
+    """Ranks of one group and sequences of all, however the engine counts them.
+
+    vLLM's switch deals experts to all ranks; SGLang states how many.
+    """
+    rules, groups = known.grammar.parallel, stated.pop("attention_dp", 1)
+    if groups > 1:
+        if stated.get("dp", 1) > 1:
+            line.unpriced.append(f"{stated['dp']} replicas beside attention data parallelism: one of them is")
+        stated |= {"dp": groups, "dp_attention": True}
+    tp, dp = stated.get("tp", 1), stated.get("dp", 1)
+    joined = dp > 1 and (rules.shares_experts or bool(stated.get("dp_attention")))
+    if joined and rules.counts_groups:
+        if tp % dp:
+            raise InputError("--from-command", f"{dp} groups cannot share {tp} ranks", "the engine would refuse it too")
+        tp //= dp
+    if "max_running" in stated and not (joined and rules.counts_groups):
+        stated["max_running"] *= dp
+    ranks = tp * dp if joined else tp
     if isinstance(stated.get("ep"), bool):
-        stated["ep"] = stated.get("tp", 1) * stated.get("dp", 1) if stated["ep"] else 1
+        stated["ep"] = tp * dp if stated["ep"] else 1
+    if stated.get("all_to_all") and rules.whole_by_all_to_all:
+        stated["ep"] = ranks
+    if stated.get("ep", 1) < ranks or (not joined and rules.shares_experts):
+        stated.pop("all_to_all", None)  # rows are sent between groups that hold whole experts, or nowhere
+    stated |= {"tp": tp, "dp": dp, "dp_attention": joined}
 
 
 def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:
@@ -265,9 +287,12 @@ def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:
     on = "method" in stated or ("depth" in stated and not drafting.states_rows)
     if not on:
         stated.pop("depth", None)
+        stated.pop("draft_tp", None)
         return
     if "depth" not in stated and drafting.unset_depth is not None:
         stated["depth"] = drafting.unset_depth
     if "method" not in stated:
         own = stated.get("draft_model") in (None, stated["model"])
         stated["method"] = "mtp" if own else "model"
+    if stated["method"] not in known.grammar.parallel.draft_tp:
+        stated.pop("draft_tp", None)

@@ -14,15 +14,26 @@ from wmtp_sim.spec.engine import Engine
 
 #: What is written whether or not tokens are drafted, in this order; the rest only where some are.
 _SERVING = (
-    *("tp", "dp", "ep", "context", "memory_fraction", "max_running", "quantization", "kv"),
+    *(
+        "tp",
+        "dp",
+        "dp_attention",
+        "ep",
+        "all_to_all",
+        "context",
+        "memory_fraction",
+        "max_running",
+        "quantization",
+        "kv",
+    ),
     *("attention_backend", "prefill_backend", "decode_backend", "kv_splits"),
 )
 _DRAFTING = (
-    *("method", "draft_model", "depth", "topk", "verify_rows", "attention_mode"),
+    *("method", "draft_model", "draft_tp", "depth", "topk", "verify_rows", "attention_mode"),
     *("draft_attention_backend", "window", "sink", "draft_kv", "draft_quantization", "draft_context"),
 )
 #: Fields of `_SERVING` that go without saying.
-_PLAIN: dict[str, Any] = {"tp": 1, "dp": 1, "ep": 1}
+_PLAIN: dict[str, Any] = {"tp": 1, "dp": 1, "dp_attention": False, "ep": 1}
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> L
     """
     known = vocabulary(engine or deployment.engine)
     drafting = _drafting(deployment, known) if deployment.depth else {}
-    stated = {name: getattr(deployment, name) for name in _SERVING}
+    stated = {name: getattr(deployment, name) for name in _SERVING} | _counted(deployment, known)
     said = {name: value for name, value in stated.items() if value not in (None, _PLAIN.get(name))}
     if deployment.depth == 0 and deployment.window is not None:
         raise InputError("--window", f"{deployment.window} without drafts", "give --depth, or no window")
@@ -68,10 +79,23 @@ def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> L
     return LaunchLine((*words, *flags))
 
 
+def _counted(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
+    """Ranks and running sequences as the engine counts them."""
+    rules, most = known.grammar.parallel, deployment.max_running
+    joined = deployment.dp_attention and rules.counts_groups
+    return {
+        "tp": deployment.ranks if joined else deployment.tp,
+        "dp_attention": deployment.dp_attention and not rules.shares_experts,
+        "max_running": most if most is None or joined else -(-most // deployment.dp),
+    }
+
+
 def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
     """The speculation flags of a deployment that drafts."""
     found = {name: getattr(deployment, name) for name in _DRAFTING}
     rules = known.grammar.drafting
+    if deployment.method not in known.grammar.parallel.draft_tp:
+        found["draft_tp"] = None
     if not rules.states_rows:
         if deployment.topk > 1:
             raise InputError("--topk", f"{known.grammar.engine} drafts chains only, not {deployment.topk} branches")

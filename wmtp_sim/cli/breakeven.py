@@ -12,10 +12,14 @@ import typer
 from wmtp_sim.cli.options import (
     ACCEPTANCE,
     AcceptanceSource,
+    AllToAll,
     Alpha,
     Conditional,
+    Dp,
+    DpAttention,
     DrafterName,
     DraftKv,
+    DraftTp,
     DraftWeights,
     EngineName,
     EngineSet,
@@ -80,7 +84,11 @@ def breakeven(
     overlap: Overlap = 0.0,
     routing_skew: RoutingSkew = 0.0,
     tp: Tp = "1",
+    dp: Dp = "1",
+    dp_attention: DpAttention = False,
+    draft_tp: DraftTp = None,
     expert_parallel: ExpertParallel = False,
+    all_to_all: AllToAll = False,
     profile: ProfileName = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the data as one JSON document, complete and schema-versioned.")
@@ -128,6 +136,10 @@ def breakeven(
         routing_skew=routing_skew,
         expert_parallel=expert_parallel,
         tp=whole(tp, "--tp"),
+        dp=whole(dp, "--dp"),
+        dp_attention=dp_attention,
+        all_to_all=all_to_all,
+        draft_tp=None if draft_tp is None else whole(draft_tp, "--draft-tp"),
         profile=profile,
     )
     table = CostTable(costs)

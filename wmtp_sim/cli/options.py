@@ -55,7 +55,19 @@ Overlap = Annotated[float, typer.Option(help="Experts shared by consecutive rows
 RoutingSkew = Annotated[
     float, typer.Option(help="Exponent of experts' popularity: 0 uniform, 1 Zipf.", rich_help_panel=DEPLOYMENT)
 ]
-Tp = Annotated[str, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel=DEPLOYMENT)]
+Tp = Annotated[str, typer.Option(help="GPUs that share a sequence's attention.", rich_help_panel=DEPLOYMENT)]
+Dp = Annotated[
+    str, typer.Option(help="Groups of --tp GPUs, each with its part of the batch.", rich_help_panel=DEPLOYMENT)
+]
+DpAttention = Annotated[
+    bool, typer.Option("--dp-attention", help="The groups share experts; else replicas.", rich_help_panel=DEPLOYMENT)
+]
+AllToAll = Annotated[
+    bool, typer.Option("--all-to-all", help="Rows travel to their experts (DeepEP).", rich_help_panel=DEPLOYMENT)
+]
+DraftTp = Annotated[
+    str | None, typer.Option(help="GPUs that share the drafter, if fewer than --tp.", rich_help_panel=DEPLOYMENT)
+]
 ExpertParallel = Annotated[
     bool, typer.Option("--expert-parallel", help="GPUs hold whole experts.", rich_help_panel=DEPLOYMENT)
 ]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wmtp_sim.cli.options import (
     ACCEPTANCE,
     AcceptanceSource,
+    AllToAll,
     Alpha,
     Conditional,
+    Dp,
+    DpAttention,
     DrafterName,
     DraftKv,
+    DraftTp,
     DraftWeights,
     EngineName,
     EngineSet,
@@ -86,7 +90,11 @@ def recommend(
     overlap: Overlap = 0.0,
     routing_skew: RoutingSkew = 0.0,
     tp: Tp = "1",
+    dp: Dp = "1",
+    dp_attention: DpAttention = False,
+    draft_tp: DraftTp = None,
     expert_parallel: ExpertParallel = False,
+    all_to_all: AllToAll = False,
     profile: ProfileName = None,
     model: Annotated[
         str | None, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.", show_default=False)
@@ -108,7 +116,9 @@ def recommend(
     source = checked_source(acceptance_source)
     release = load_engine(engine, engine_set or ())
     named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
-    started, release, unused = _started(model, from_command, release, named, tp, expert_parallel, kv, draft_kv)
+    options = {"--tp": tp, "--dp": dp, "--draft-tp": draft_tp, "--kv": kv, "--draft-kv": draft_kv}
+    switches = {"--dp-attention": dp_attention, "--expert-parallel": expert_parallel, "--all-to-all": all_to_all}
+    started, release, unused = _started(model, from_command, release, named, options | switches)
     if table is not None:
         check_output(table, (".json",), "--table")
     contexts, context_shares = weighted(context, "--context")
@@ -146,8 +156,7 @@ def recommend(
         draft_kv=started.draft_kv,
         overlap=overlap,
         routing_skew=routing_skew,
-        expert_parallel=min(started.ep, started.tp) if started.ep > 1 else False,
-        tp=started.tp,
+        **started.layout,
         profile=profile,
     )
     if table is not None and found.depth_table is None:
@@ -181,10 +190,7 @@ def _started(
     command: str | None,
     release: Engine,
     named: bool,
-    tp: str,
-    expert_parallel: bool,
-    kv: str | None,
-    draft_kv: str | None,
+    options: dict[str, Any],
 ) -> tuple[ServerDeployment, Engine, tuple[str, ...]]:
     """The server that is asked about, its engine, and words of its command that nothing here is made of.
 
@@ -192,22 +198,14 @@ def _started(
         InputError: neither the options nor a command name a model, or both do.
     """
     from wmtp_sim.catalog.commands import read_command
-    from wmtp_sim.cli.ranges import whole
     from wmtp_sim.errors import InputError
-    from wmtp_sim.spec.deployment import ServerDeployment
 
     if command is None:
         if model is None:
             raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
-        ranks = whole(tp, "--tp")
-        whole_experts = ranks if expert_parallel else 1
-        stated = ServerDeployment(
-            model=model, engine=release.name, tp=ranks, ep=whole_experts, kv=kv, draft_kv=draft_kv
-        )
-        return stated, release, ()
-    options = {"MODEL": model, "--tp": tp != "1", "--expert-parallel": expert_parallel, "--kv": kv}
-    options["--draft-kv"] = draft_kv
-    if said := next((name for name, value in options.items() if value), None):
+        return _of_options(model, release, options), release, ()
+    said_twice = {"MODEL": model, **{flag: value for flag, value in options.items() if value != "1"}}
+    if said := next((name for name, value in said_twice.items() if value), None):
         raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
     read = read_command(command, release if named else None)
     for words in (*read.line.unknown, *read.line.unpriced):
@@ -215,10 +213,29 @@ def _started(
     served = read.deployment
     if served.depth and (served.method != "mtp" or served.topk > 1):
         raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
-    if served.dp > 1:
-        typer.echo(f"wmtp: --from-command: one of its {served.dp} replicas is priced", err=True)
     memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
     return served, read.engine.model_copy(update=memory), read.unused
+
+
+def _of_options(model: str, release: Engine, options: dict[str, Any]) -> ServerDeployment:
+    """The server that options describe."""
+    from wmtp_sim.cli.ranges import whole
+    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.spec.parallel import Layout
+
+    ranks = Layout(whole(options["--tp"], "--tp"), whole(options["--dp"], "--dp"), options["--dp-attention"])
+    return ServerDeployment(
+        model=model,
+        engine=release.name,
+        tp=ranks.tp,
+        dp=ranks.dp,
+        dp_attention=ranks.dp_attention,
+        ep=ranks.ranks if options["--expert-parallel"] else 1,
+        all_to_all="deepep" if options["--all-to-all"] else None,
+        draft_tp=whole(options["--draft-tp"], "--draft-tp") if options["--draft-tp"] else None,
+        kv=options["--kv"],
+        draft_kv=options["--draft-kv"],
+    )
 
 
 def _converted(started: ServerDeployment, release: Engine) -> str | None:

@@ -69,19 +69,20 @@ def memory(
 
     A ring holds sink + window + depth + 1 slots per sequence, or the context where that is shorter; a merged window
     flag frees nothing. Speculation also keeps snapshots of the target's recurrent states, as many as the engine says.
-    Logits are gathered: every rank holds them whole.
+    Logits are gathered: every rank holds them whole. Groups with sequences of their own cache only these.
     """
     budget = gpu.memory_bytes * engine.memory_fraction
-    weights, vision = target_weight_bytes(model, work.tp), vision_weight_bytes(model, work.tp)
-    cache = _Cache.of(model.blocks, work.kv_bytes, model.state_dtype_bytes, work.tp)
+    layout, batch = work.layout, work.group_batch
+    weights, vision = target_weight_bytes(model, layout), vision_weight_bytes(model, layout)
+    cache = _Cache.of(model.blocks, work.kv_bytes, model.state_dtype_bytes, layout.tp)
     draft = _Cache()
     rows: Array = 1.0
     state: Array = cache.state
     if drafter is not None:
-        rows = work.depth + 1.0
-        weights += drafter_weight_bytes(drafter, work.tp)
+        rows, drafting = work.depth + 1.0, layout.for_draft(drafter.kind)
+        weights += drafter_weight_bytes(drafter, drafting)
         copies = drafter.resident_copies
-        draft = _Cache.of(drafter.blocks, work.draft_kv_bytes, drafter.state_dtype_bytes, work.tp, copies)
+        draft = _Cache.of(drafter.blocks, work.draft_kv_bytes, drafter.state_dtype_bytes, drafting.tp, copies)
         snapshots = rows if engine.state.resident_snapshots == "per_row" else work.depth
         state = cache.state * (1.0 + np.where(work.depth > 0, snapshots, 0.0)) + draft.state
     slots = work.sink + work.window + rows
@@ -90,21 +91,21 @@ def memory(
     kv, draft_kv = work.context * cache.token + cache.windows, kept * draft.token + draft.windows
     fixed = cache.windows + draft.windows + state + logits
     free = budget - weights - vision
-    longest = _largest(free - work.batch * fixed, work.batch * (cache.token + draft.token))
+    longest = _largest(free - batch * fixed, batch * (cache.token + draft.token))
     if ring:  # once a ring is full, only the target's cache grows
-        beyond = _largest(free - work.batch * (fixed + slots * draft.token), work.batch * cache.token)
+        beyond = _largest(free - batch * (fixed + slots * draft.token), batch * cache.token)
         longest = np.where(beyond >= slots, beyond, longest)
     return Memory(
         budget_bytes=budget,
         reserve_bytes=gpu.memory_bytes - budget,
         weights_bytes=weights,
         vision_bytes=vision,
-        kv_bytes=work.batch * kv,
-        draft_kv_bytes=work.batch * draft_kv,
-        state_bytes=work.batch * state,
-        logits_bytes=work.batch * logits,
+        kv_bytes=batch * kv,
+        draft_kv_bytes=batch * draft_kv,
+        state_bytes=batch * state,
+        logits_bytes=batch * logits,
         max_context=longest,
-        max_batch=_largest(free, kv + draft_kv + state + logits),
+        max_batch=_largest(free, kv + draft_kv + state + logits) * layout.dp,
     )
 
 

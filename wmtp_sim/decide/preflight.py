@@ -262,7 +262,7 @@ def _head_unquantised(case: Case) -> Iterator[Words]:
     four_bits = [name for name in packed if FORMATS[name].bytes_per_weight < 1]
     head = {getattr(drafter.formats, group) for group in ("attention", "mlp", "expert")}
     if four_bits and head == {"bf16"}:
-        held = drafter_weight_bytes(drafter, case.deployment.tp)
+        held = drafter_weight_bytes(drafter, case.estimate.work.layout.for_draft(drafter.kind))
         yield {"target": ", ".join(four_bits), "bytes": gigabytes(float(held))}
 
 
@@ -395,16 +395,11 @@ def _serial_index(case: Case) -> Iterator[Words]:
         yield {"engine": case.release, "turns": f"{turns:,.0f}", "context": f"{case.context:,}"}
 
 
-def _attention_dp_not_priced(case: Case) -> Iterator[Words]:
-    on = case.flags.get("--enable-dp-attention") or (case.flags.get("--attn-dp-size") or 1) > 1
-    if on:
-        flag = next(name for name in ("--enable-dp-attention", "--attn-dp-size") if name in case.flags)
-        yield {"flag": flag, "tp": case.deployment.tp}
-
-
-def _data_parallel_not_priced(case: Case) -> Iterator[Words]:
-    if case.deployment.dp > 1:
-        yield {"dp": case.deployment.dp}
+def _draft_tp_ignored(case: Case) -> Iterator[Words]:
+    stated = case.flags.get("--speculative-config")
+    ranks = stated.get("draft_tensor_parallel_size") if isinstance(stated, dict) else None
+    if case.drafting and case.deployment.method == "mtp" and ranks not in (None, case.deployment.tp):
+        yield {"ranks": ranks, "tp": case.deployment.tp}
 
 
 # --- stated acceptance ---------------------------------------------------------------------------------------------
@@ -469,8 +464,7 @@ CHECKS: dict[str, Check] = {
         _adaptive_idle,
         _tree_not_priced,
         _drafter_not_priced,
-        _data_parallel_not_priced,
-        _attention_dp_not_priced,
+        _draft_tp_ignored,
         _cache_not_priced,
     )
 }

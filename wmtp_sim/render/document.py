@@ -15,6 +15,7 @@ from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.profile import Profile
+from wmtp_sim.render.layout import layout_document
 from wmtp_sim.step.compose import TERMS, Entry
 
 SCHEMA = "wmtp-estimate/1"
@@ -95,9 +96,7 @@ def _deployment(estimate: Estimate) -> dict[str, Any]:
         "draft_kv_element_bytes": work.draft_kv_bytes,
         "overlap": work.overlap,
         "routing_skew": work.skew,
-        "expert_parallel": work.whole_experts,
-        "tp": work.tp,
-        "expert_groups": work.expert_groups,
+        **layout_document(work.layout),
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.memory import Memory
+from wmtp_sim.render.layout import layout_words
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.units import about_tokens, gigabytes, tokens
 
@@ -86,8 +87,7 @@ def _understood(stated: ServerDeployment, estimate: Estimate) -> str:
         parts.append(f"window {stated.window:,} + sink {stated.sink or 0:,}")
     backend = stated.draft_attention_backend if stated.depth else None
     parts += [f"draft on {backend}"] if backend else []
-    ranks = {"tp": stated.tp, "ep": stated.ep, "dp": stated.dp}
-    return ", ".join([*parts, *(f"{name} {count}" for name, count in ranks.items() if count > 1)])
+    return ", ".join([*parts, *layout_words(estimate.work.layout)])
 
 
 def _fit(estimate: Estimate) -> str:

@@ -14,6 +14,7 @@ from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
 from wmtp_sim.decide.thresholds import Threshold
 from wmtp_sim.decide.warnings import Warning, warnings
+from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.verdict import named
 from wmtp_sim.step.compose import POLICIES
 from wmtp_sim.units import milliseconds, percent, rate, times, tokens
@@ -86,8 +87,7 @@ def _heading(found: Recommendation, console: Console) -> None:
     engine = f"{deployment.engine.name} {deployment.engine.version}"
     parts = [f"context {_weighted(mix.contexts, mix.shares.sum(axis=1))}"]
     parts.append(f"batch {_weighted(mix.batches, mix.shares.sum(axis=0))}")
-    if deployment.work.tp > 1:
-        parts.append(f"tp {deployment.work.tp}")
+    parts += layout_words(deployment.work.layout)
     console.print(Text(f"{deployment.model.name} on {deployment.machine.gpu.name}, {engine}", style="bold"))
     console.print(Text(f"{', '.join(parts)}; kernels: {deployment.machine.profile.label}", style="dim"))
 

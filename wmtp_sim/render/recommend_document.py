@@ -15,6 +15,7 @@ from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
 from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.render.layout import layout_document
 from wmtp_sim.render.recommend import notices
 
 SCHEMA, TABLE_SCHEMA = "wmtp-recommend/1", "wmtp-depth-table/1"
@@ -37,7 +38,7 @@ def recommend_document(found: Recommendation, launch: str | None = None) -> dict
         "engine": _engine(found),
         "profile": {"name": deployment.machine.profile.name, "status": deployment.machine.profile.status},
         "drafter": deployment.drafter.name if deployment.drafter else None,
-        "tp": deployment.work.tp,
+        "layout": layout_document(deployment.work.layout),
         "mix": {
             "contexts": found.asked.contexts.astype(int).tolist(),
             "batches": found.asked.batches.astype(int).tolist(),

@@ -303,4 +303,4 @@ def _notes(profile: Profile, operations: list[Operation], series: tuple[Series, 
 def _deployment(estimate: Estimate) -> dict[str, int]:
     work = estimate.work
     sizes = {name: int(getattr(work, name)) for name in ("context", "depth", "window", "sink", "batch")}
-    return {**sizes, "tp": work.tp}
+    return {**sizes, "tp": work.layout.tp, "gpus": work.layout.gpus}

@@ -13,6 +13,7 @@ from rich.text import Text
 from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.verdict import verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
@@ -41,8 +42,7 @@ def _heading(estimate: Estimate, console: Console) -> None:
     work, profile = estimate.work, estimate.machine.profile
     parts = [f"context {_range(work.context)}", f"depth {_range(work.depth)}", f"batch {_range(work.batch)}"]
     parts.append(f"window {_range(work.window)} + sink {_range(work.sink)}")
-    if work.tp > 1:
-        parts.append(f"tp {work.tp}")
+    parts += layout_words(work.layout)
     title = f"{estimate.model.name} on {estimate.machine.gpu.name}, {estimate.engine.name} {estimate.engine.version}"
     console.print(Text(title, style="bold"))
     console.print(Text(f"{', '.join(parts)}; kernels: {profile.label}", style="dim"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,8 +20,11 @@ class ServerDeployment(Spec):
     Attributes:
         model: path or name, as the engine is given it.
         engine: ``sglang``, ``vllm@0.26``: whose flags a line is written in.
-        tp, dp: tensor-parallel ranks of a replica, and data-parallel replicas.
+        tp, dp: ranks that share a sequence's attention, and groups of them, each with sequences of its own.
+        dp_attention: whether the groups share experts; else they are replicas.
         ep: ranks that whole experts are dealt to; 1 is a part of every expert on every rank.
+        all_to_all: who sends rows to their experts and back; None is nobody, all rows are everywhere.
+        draft_tp: ranks that share the drafter, where the engine is told another number than ``tp``.
         context: the longest sequence that is served, in tokens.
         depth: tokens drafted per step; 0 is no speculation. SGLang's num_steps, vLLM's num_speculative_tokens.
         topk: branches per drafted token; 1 is a chain, which alone is priced.
@@ -34,7 +37,7 @@ class ServerDeployment(Spec):
         kv, draft_kv: cache formats.
         quantization, draft_quantization: the engine's word for a format that weights are stored in or converted to.
         memory_fraction: share of the GPU's memory for weights and caches.
-        max_running: sequences decoded together, at most.
+        max_running: sequences that all GPUs decode together, at most.
         kv_splits: SGLang's cap on the thread blocks along the context of its Triton decode kernel.
         config_overrides: what is put over the checkpoint's config.json, as JSON text.
         draft_context: longest sequence that the drafter serves, where it has a limit of its own.
@@ -44,7 +47,10 @@ class ServerDeployment(Spec):
     engine: Word = "sglang"
     tp: Ranks = 1
     dp: Ranks = 1
+    dp_attention: bool = False
     ep: Ranks = 1
+    all_to_all: Literal["deepep"] | None = None
+    draft_tp: Ranks | None = None
     context: Size | None = None
     depth: Annotated[int, Field(ge=0, le=64)] = 0
     topk: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -67,6 +73,24 @@ class ServerDeployment(Spec):
     kv_splits: Size | None = None
     draft_context: Size | None = None
     config_overrides: Annotated[str, Field(max_length=65_536)] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that work on one step together."""
+        return self.tp * self.dp if self.dp_attention else self.tp
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How GPUs share the model, as `wmtp_sim.estimate` is asked for it."""
+        whole = min(self.ep, self.ranks)
+        return {
+            "tp": self.tp,
+            "dp": self.dp,
+            "dp_attention": self.dp_attention,
+            "expert_parallel": whole if whole > 1 else False,
+            "all_to_all": self.all_to_all is not None,
+            "draft_tp": self.draft_tp,
+        }
 
     @property
     def rows(self) -> int:

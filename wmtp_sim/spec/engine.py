@@ -161,6 +161,9 @@ class Engine(Spec):
         spread: factor that this definition itself may be off by, beyond its kernels: 1 where its steps were measured.
         parallel_spread: factor that a step over several GPUs may be off by on top of ``spread``: all-reduces are priced
             as timed alone, and ranks that wait for one another are not priced.
+        joint: kinds of weights that the ranks of all groups share under attention data parallelism; others are a
+            group's own.
+        base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
 
@@ -182,6 +185,8 @@ class Engine(Spec):
     concurrent_groups: tuple[WeightGroup, ...] = ()
     spread: float = Field(default=1, ge=1, le=10)
     parallel_spread: float = Field(default=1, ge=1, le=10)
+    joint: tuple[WeightGroup, ...] = ("expert",)
+    base_by_reduction: bool = False
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()

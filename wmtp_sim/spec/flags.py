@@ -63,6 +63,23 @@ class Drafting(Spec):
     window_backend: str | None = None
 
 
+class Parallel(Spec):
+    """How an engine's flags count ranks.
+
+    Attributes:
+        counts_groups: whether ranks and running sequences are counted for all groups that share experts, together;
+            else for one of them.
+        shares_experts: whether data-parallel groups share experts unasked.
+        whole_by_all_to_all: whether a way to send rows to their experts deals whole experts to all ranks by itself.
+        draft_tp: methods whose drafter takes the ranks that are stated for it; others lie as the target does.
+    """
+
+    counts_groups: bool = False
+    shares_experts: bool = False
+    whole_by_all_to_all: bool = False
+    draft_tp: tuple[str, ...] = ()
+
+
 class Grammar(Spec):
     """The command line of one engine, all releases together.
 
@@ -89,6 +106,7 @@ class Grammar(Spec):
     fields: dict[str, tuple[str, ...]]
     words: dict[str, dict[str, str]]
     drafting: Drafting = Drafting()
+    parallel: Parallel = Parallel()
     default_attention: dict[str, str] = Field(default_factory=dict)
     keys: dict[str, dict[str, Entries]] = Field(default_factory=dict)
     flags: dict[str, Entries]

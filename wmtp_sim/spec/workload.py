@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.errors import InputError
+from wmtp_sim.spec.parallel import ALONE, Layout
 
 FloatArray = NDArray[np.float64]
 
@@ -15,7 +16,6 @@ FloatArray = NDArray[np.float64]
 _LIMITS = {"context": 1, "depth": 0, "window": 1, "sink": 0, "batch": 1}
 #: Nothing real comes near; it keeps absurd input from overflowing the arithmetic.
 MAX_TOKENS = 2**40
-MAX_RANKS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,11 @@ class Workload:
         context: committed tokens whose KV is resident when the step starts.
         depth: tokens drafted per step (vLLM ``num_speculative_tokens``; SGLang ``num_steps`` at topk 1); 0 = none.
         window, sink: tokens that a windowed draft attends: the most recent ones, and the first ones.
-        batch: sequences decoded together.
+        batch: sequences decoded together, by all GPUs; groups of ranks with sequences of their own share them evenly.
         kv_bytes, draft_kv_bytes: bytes per cached K or V element of target and drafter.
         overlap: share of the experts beyond a sequence's first row that its further rows do not add, 0 <= overlap < 1.
         skew: exponent of experts' popularity, 0 to 4; 0 routes uniformly.
-        tp: tensor-parallel ranks.
-        expert_groups: groups of ranks that whole experts are dealt to; the ranks of a group share each of theirs.
-            ``tp`` is expert parallel, 1 a part of every expert on every rank.
+        layout: how GPUs share the model.
 
     Raises:
         InputError: naming the flag of a value that is not a whole number in range.
@@ -47,8 +45,7 @@ class Workload:
     draft_kv_bytes: float = 2.0
     overlap: float = 0.0
     skew: float = 0.0
-    tp: int = 1
-    expert_groups: int = 1
+    layout: Layout = ALONE
 
     def __post_init__(self) -> None:
         for name, least in _LIMITS.items():
@@ -63,11 +60,6 @@ class Workload:
             raise InputError("--overlap", f"{self.overlap} is not in [0, 1)", "0 routes every row independently")
         if not 0 <= self.skew <= 4:
             raise InputError("--routing-skew", f"{self.skew} is not in [0, 4]", "0 routes uniformly, 1 is Zipf's law")
-        if not 1 <= self.tp <= MAX_RANKS:
-            raise InputError("--tp", f"{self.tp} ranks", f"a whole number from 1 to {MAX_RANKS}")
-        if not 1 <= self.expert_groups <= self.tp or self.tp % self.expert_groups:
-            problem = f"{self.expert_groups} groups cannot share {self.tp} ranks"
-            raise InputError("--expert-parallel", problem, "a number that divides --tp")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,9 +67,9 @@ class Workload:
         return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self) if f.name in _LIMITS))
 
     @property
-    def whole_experts(self) -> bool:
-        """Whether a rank holds no part of some experts (expert parallel)."""
-        return self.expert_groups > 1
+    def group_batch(self) -> FloatArray:
+        """Sequences of the fullest group of ranks: ``batch`` where there is one group."""
+        return np.ceil(self.batch / self.layout.dp)
 
     @property
     def windowed(self) -> FloatArray:

@@ -147,7 +147,7 @@ class Composer:
         return self._step(parts, self._host(phases, parts, waits, work))
 
     def _step(self, parts: tuple[Part, ...], host: Timing) -> Step:
-        return Step(parts, host, self.machine, self.engine.spread_over(self.work.tp))
+        return Step(parts, host, self.machine, self.engine.spread_over(self.work.layout.ranks))
 
     # --- parts ---
 
@@ -183,6 +183,7 @@ class Composer:
 
     def _base_forward(self) -> Iterator[Operation]:
         shape = self._target_pass(rows=1.0, state_writes=1.0)
+        shape = replace(shape, layout=replace(shape.layout, by_reduction=self.engine.base_by_reduction))
         yield from self._served(self._attention.base, target_forward(self.model, shape))
         yield from self._index("base", self.work.context, lists=1.0)
 
@@ -196,7 +197,7 @@ class Composer:
         shape = self._draft_pass(rows=1.0, attended=committed + work.depth / 2.0 - 1.0)
         if self.engine.pad_draft_rows:
             shape = replace(shape, row_multiple=work.depth + 1.0)
-        for operation in self._served(self._attention.draft, draft_forward(head, shape, work.batch)):
+        for operation in self._served(self._attention.draft, draft_forward(head, shape, work.group_batch)):
             if not (head.shares_index_across_steps and operation.kernel == "index_scan"):
                 yield operation.times(passes)
         for operation in self._index("draft", committed, lists=passes):
@@ -209,7 +210,7 @@ class Composer:
         yield from self._served(self._attention.verify, target_forward(self.model, shape))
         yield from self._index("verify", self.work.context, lists=1.0)
         if mask_bytes := self.engine.attention_kernels[self._attention.verify].verify_mask_bytes:
-            cells = self.work.batch * rows * (self.work.context + rows)
+            cells = self.work.group_batch * rows * (self.work.context + rows)
             yield Operation(name="mask.build", kernel="copy", metadata=mask_bytes * cells, launches=3.0)
 
     def _extend(self, read: Read, rows: Array | None = None) -> Iterator[Operation]:
@@ -221,7 +222,7 @@ class Composer:
         rows = self.work.depth + 1.0 if rows is None else rows
         passes = np.minimum(np.maximum(rows - 1.0, 1.0), float(self._head.resident_copies))
         shape = self._draft_pass(rows=rows, attended=committed)
-        forward = draft_forward(self._head, shape, self.work.batch, wide=True)
+        forward = draft_forward(self._head, shape, self.work.group_batch, wide=True)
         for operation in self._served(self._attention.extend, forward):
             yield operation.times(passes)
         yield from self._index("extend", committed, lists=1.0)
@@ -229,9 +230,9 @@ class Composer:
     def _accept(self) -> Iterator[Operation]:
         """Judging depth + 1 rows and committing the accepted recurrent state."""
         yield self._sampling(rows=self.work.depth + 1.0)
-        state = state_bytes_per_sequence(self.model) / self.work.tp
+        state = state_bytes_per_sequence(self.model) / self.work.layout.tp
         if state and self.engine.state.commit_copies:
-            yield state_commit(state, self.work.batch, self.engine.state.commit_copies)
+            yield state_commit(state, self.work.group_batch, self.engine.state.commit_copies)
 
     # --- pieces ---
 
@@ -262,7 +263,7 @@ class Composer:
 
     def _target_pass(self, rows: Array, state_writes: Array) -> Pass:
         return Pass(
-            batch=self.work.batch,
+            batch=self.work.group_batch,
             rows=rows,
             attended=self.work.context,
             kv_bytes=self.work.kv_bytes,
@@ -270,28 +271,26 @@ class Composer:
             overlap=self.work.overlap,
             skew=self.work.skew,
             state_writes=state_writes,
-            tp=self.work.tp,
-            expert_groups=self.work.expert_groups,
-            slots=self.engine.slots_for(self.work.batch),
+            layout=self.work.layout,
+            slots=self.engine.slots_for(self.work.group_batch),
         )
 
     def _draft_pass(self, rows: Array, attended: Array) -> Pass:
         return Pass(
-            batch=self.work.batch,
+            batch=self.work.group_batch,
             rows=rows,
             attended=attended,
             kv_bytes=self.work.draft_kv_bytes,
             state_bytes=float(self._head.state_dtype_bytes),
             overlap=self.work.overlap,
             skew=self.work.skew,
-            tp=self.work.tp,
-            expert_groups=self.work.expert_groups,
-            slots=self.engine.slots_for(self.work.batch),
+            layout=self.work.layout.for_draft(self._head.kind),
+            slots=self.engine.slots_for(self.work.group_batch),
         )
 
     def _sampling(self, rows: Array) -> Operation:
         launches = self.engine.sample_launches
-        return sample(self.work.batch * rows, self.model.vocab, "sample.accept", launches=launches)
+        return sample(self.work.group_batch * rows, self.model.vocab, "sample.accept", launches=launches)
 
     def _index(self, phase: Phase, positions: Array, lists: Array) -> Iterator[Operation]:
         """Slot lists of one phase: all ``lists`` are built by one launch, side by side."""
@@ -299,9 +298,9 @@ class Composer:
             count = np.maximum(lists, 1.0) if build.per_depth else 1.0
             blocks: Array = 1.0
             if build.tokens_per_block is not None:
-                shared = np.maximum(np.floor(build.max_blocks / (count * self.work.batch)), 1.0)
+                shared = np.maximum(np.floor(build.max_blocks / (count * self.work.group_batch)), 1.0)
                 blocks = np.minimum(np.ceil(positions / build.tokens_per_block), shared)
-            moved = self.work.batch * positions * count * build.bytes_per_position
+            moved = self.work.group_batch * positions * count * build.bytes_per_position
             slower = np.where(moved > build.crowded_bytes, build.crowded_slowdown, build.turn_slowdown)
             yield Operation(
                 name="index.build",

@@ -23,9 +23,18 @@ def reduce_scatter(payload: Array, ranks: int) -> Operation:
     return _collective("reduce_scatter", "reduce_scatter", (ranks - 1) / ranks * payload, ranks)
 
 
-def all_to_all(payload: Array, ranks: int, name: str = "all_to_all") -> Operation:
-    """Each of ``ranks`` sends its ``payload`` bytes, in equal parts, to all, itself included."""
-    return _collective(name, "all_to_all", (ranks - 1) / ranks * payload, ranks)
+def dispatch(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
+    """DeepEP's low-latency dispatch: a copy of each of a rank's rows to every expert chosen for it.
+
+    Copies are fp8, with one fp32 scale per 128 channels; (n-1)/n of them leave the rank.
+    """
+    sent = rows * top_k * hidden * (1.0 + 4.0 / 128.0)
+    return _collective("dispatch", "deepep", (ranks - 1) / ranks * sent, ranks)
+
+
+def combine(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
+    """DeepEP's low-latency combine: what the experts made of a rank's rows, in bf16, on its way back."""
+    return _collective("combine", "deepep", (ranks - 1) / ranks * 2.0 * rows * top_k * hidden, ranks)
 
 
 def _collective(name: str, variant: str, sent: Array, ranks: int) -> Operation:

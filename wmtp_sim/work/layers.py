@@ -26,9 +26,10 @@ from wmtp_sim.spec.model import (
     Mlp,
     Moe,
 )
-from wmtp_sim.spec.precision import GroupFormats
+from wmtp_sim.spec.parallel import ALONE, Layout
+from wmtp_sim.spec.precision import GroupFormats, WeightGroup
 from wmtp_sim.work.cache import index_key_bytes, latent_token_bytes, recurrent_bytes, state_bytes, written_token_bytes
-from wmtp_sim.work.collectives import all_reduce
+from wmtp_sim.work.collectives import all_gather, all_reduce, combine, dispatch, reduce_scatter
 from wmtp_sim.work.operation import Array, Operation
 from wmtp_sim.work.routing import busiest_rank, expert_union, routed_experts
 from wmtp_sim.work.weights import Matrix, residual_mixing, weights_of
@@ -50,8 +51,7 @@ class Pass:
             route independently; measured on consecutive tokens: 0.2 to 0.5).
         skew: exponent of experts' popularity (rank to the power of -skew); 0 is uniform.
         state_writes: recurrent states written per sequence in this pass (1 for decode, one per row for verify).
-        tp: tensor-parallel ranks that share matrices, heads and experts.
-        expert_groups: groups of ranks that whole experts are dealt to; the ranks of a group share each of theirs.
+        layout: how ranks share matrices, heads and experts; ``batch`` and ``slots`` are those of one group of ranks.
         row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
         slots: sequences that matrix products and experts run for, where a graph holds more than there are.
     """
@@ -64,8 +64,7 @@ class Pass:
     overlap: float = 0.0
     skew: float = 0.0
     state_writes: Array = 1.0
-    tp: int = 1
-    expert_groups: int = 1
+    layout: Layout = ALONE
     row_multiple: Array = 1.0
     slots: Array | None = None
 
@@ -75,15 +74,24 @@ class Pass:
         sequences = self.batch if self.slots is None else self.slots
         return np.ceil(sequences * self.rows / self.row_multiple) * self.row_multiple
 
+    def tokens_of(self, group: WeightGroup) -> Array:
+        """Rows that a rank multiplies with weights of a kind: those of all groups that share them.
+
+        Where rows travel to their experts, a group's ranks part them first, and each routes its own.
+        """
+        if self.layout.all_to_all and group in ("router", "shared_expert"):
+            return np.ceil(self.tokens / self.layout.tp)
+        return self.tokens * self.layout.groups_of(group)
+
 
 # --- matrices --------------------------------------------------------------------------------------------------
 
 
 def gemm(matrix: Matrix, shape: Pass, formats: GroupFormats, rows: Array | None = None) -> Operation:
     """A dense (or batched) product of every row with one weight, sharded over tensor-parallel ranks."""
-    rows = shape.tokens if rows is None else rows
+    rows = shape.tokens_of(matrix.group) if rows is None else rows
     fmt = formats.of(matrix.group)
-    share = matrix.rank_share(shape.tp)
+    share = matrix.rank_share(shape.layout.ranks_of(matrix.group))
     return Operation(
         name=f"{matrix.group}.{matrix.name}",
         kernel="gemm",
@@ -105,29 +113,32 @@ def experts(moe: Moe, shape: Pass, hidden: int, formats: GroupFormats) -> Operat
     fmt = formats.of("expert")
     matrices = weights_of(moe, hidden).experts
     one_expert = sum(m.copy_params for m in matrices)
-    pairs = shape.tokens * routed_experts(moe)
+    rows, ranks = shape.tokens_of("expert"), shape.layout.ranks
+    pairs = rows * routed_experts(moe)
     return Operation(
         name="moe.experts",
         kernel="moe",
         math=fmt.math,
         weight_format=fmt.name,
-        flops=2.0 * pairs * one_expert / shape.tp,
+        flops=2.0 * pairs * one_expert / ranks,
         weights=_expert_share(moe, shape) * one_expert * fmt.bytes_per_weight,
-        activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / shape.tp,
+        activations=ACTIVATION_BYTES * pairs * sum(m.k + m.n for m in matrices) / ranks,
         launches=float(len(matrices)),
-        rows=shape.tokens,
+        rows=rows,
         geometry=_expert_geometry(moe, matrices[0].k, shape, fmt.bytes_per_weight),
     )
 
 
 def _expert_share(moe: Moe, shape: Pass) -> Array:
     """Experts' worth of weights that one rank reads. Padding is no text: it shares no experts with a sequence."""
-    union = expert_union(moe, shape.tokens / shape.rows, shape.rows, shape.overlap, shape.skew)
-    return busiest_rank(union, moe.experts, shape.expert_groups) * shape.expert_groups / shape.tp
+    groups, ranks = shape.layout.expert_groups, shape.layout.ranks
+    union = expert_union(moe, shape.tokens_of("expert") / shape.rows, shape.rows, shape.overlap, shape.skew)
+    return busiest_rank(union, moe.experts, groups) * groups / ranks
 
 
 def _expert_geometry(moe: Moe, width: int, shape: Pass, element: float) -> tuple[float, ...]:
-    return (width, moe.inner * shape.expert_groups / shape.tp, moe.experts / shape.expert_groups, element)
+    groups = shape.layout.expert_groups
+    return (width, moe.inner * groups / shape.layout.ranks, moe.experts / groups, element)
 
 
 # --- token mixers ----------------------------------------------------------------------------------------------
@@ -139,8 +150,8 @@ def attention(a: Attention, shape: Pass) -> list[Operation]:
     A model's own sliding window, which counts the row itself, bounds the read. Block-sparse layers score every key
     block first; a row then multiplies its own best blocks only, while the cache is read for the blocks of all rows.
     """
-    kv_heads = -(-a.kv_heads // shape.tp)
-    group = a.q_heads / shape.tp / kv_heads
+    kv_heads = -(-a.kv_heads // shape.layout.tp)
+    group = a.q_heads / shape.layout.tp / kv_heads
     token = kv_heads * (a.head_dim + a.v_head_dim) * shape.kv_bytes
     positions, scan = shape.attended, []
     if a.window is not None:
@@ -181,7 +192,7 @@ def latent_attention(a: LatentAttention, shape: Pass) -> list[Operation]:
             scan = [_index_scan(shape, shape.attended, index_key_bytes(a.indexer), width)]
         positions = np.minimum(positions, shape.rows * float(a.indexer.top_k))
     positions = positions + shape.rows
-    heads = a.heads / shape.tp
+    heads = a.heads / shape.layout.tp
     seen = positions
     if a.indexer is not None:
         seen = np.minimum(shape.attended, float(a.indexer.top_k)) + shape.rows
@@ -212,7 +223,7 @@ def compressed_attention(a: CompressedAttention, shape: Pass) -> list[Operation]
             scan = [_index_scan(shape, compressed, index_key_bytes(a.indexer), width)]
             chosen, compressed = np.minimum(compressed, top_k), np.minimum(compressed, shape.rows * top_k)
         seen, positions = seen + chosen, positions + compressed
-    heads = a.heads / shape.tp
+    heads = a.heads / shape.layout.tp
     read = Operation(
         name="attention.compressed",
         kernel="mla",
@@ -247,8 +258,8 @@ def recurrent(mixer: Mixer, shape: Pass) -> list[Operation]:
     FLOPs are about 8 per state element and row (decay, outer product, read-out).
     """
     width = int(shape.state_bytes)
-    elements = recurrent_bytes(mixer, width) / width / shape.tp
-    state = state_bytes(mixer, width) / shape.tp
+    elements = recurrent_bytes(mixer, width) / width / shape.layout.tp
+    state = state_bytes(mixer, width) / shape.layout.tp
     return [
         Operation(
             name=f"recurrent.{mixer.kind}",
@@ -278,16 +289,25 @@ _MIXERS: dict[type, Callable[..., list[Operation]]] = {
 # --- a layer ---------------------------------------------------------------------------------------------------
 
 
-def elementwise(around: str, shape: Pass, width: float, launches: float = 1.0, written: Array = 0.0) -> Operation:
+def elementwise(
+    around: str,
+    shape: Pass,
+    width: float,
+    launches: float = 1.0,
+    written: Array = 0.0,
+    group: WeightGroup | None = None,
+) -> Operation:
     """The small kernels around a mixer, MLP or norm: ``width`` activations per row are read and written, ``written``
     bytes go to KV. Into how many launches they are fused is the engine's business: it multiplies ``launches``.
+    ``group`` names the weights whose rows they run over, where these may be more than a group's own.
     """
+    rows = shape.tokens if group is None else shape.tokens_of(group)
     return Operation(
         name=f"elementwise.{around}",
         kernel="elementwise",
         variant="norm" if around == "norm" else "",
         geometry=(width / max(launches, 1.0),),
-        activations=2.0 * ACTIVATION_BYTES * shape.tokens * width,
+        activations=2.0 * ACTIVATION_BYTES * rows * width,
         kv=written,
         launches=launches,
     )
@@ -302,17 +322,46 @@ def part_operations(part: Mixer | Channel, shape: Pass, hidden: int, formats: Gr
     elif not isinstance(part, Mlp):
         operations += _MIXERS[type(part)](part, shape)
         written = shape.tokens * written_token_bytes(part, shape.kv_bytes)
-    operations.append(elementwise(part.kind, shape, 4.0 * hidden, written=written))
+    operations.append(elementwise(part.kind, shape, 4.0 * hidden, written=written, group=_rows_with(part, shape)))
     return operations
 
 
+def _rows_with(part: Mixer | Channel, shape: Pass) -> WeightGroup | None:
+    """The weights whose rows the small kernels around a mixer or MLP run over; None is a group's own rows."""
+    if isinstance(part, Moe):
+        return "router" if shape.layout.all_to_all else "expert"
+    return "mlp" if isinstance(part, Mlp) else None
+
+
 def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupFormats) -> list[Operation]:
-    """Operations of ``block.count`` identical layers, with their norms and, across ranks, their all-reduces."""
+    """Operations of ``block.count`` identical layers, with their norms and what ranks send one another."""
     operations = [gemm(matrix, shape, formats) for matrix in residual_mixing(block, hidden).matrices]
-    parts = (*block.mixers, *block.channels)
-    for part in parts:
+    for part in (*block.mixers, *block.channels):
         operations += part_operations(part, shape, hidden, formats)
     operations.append(elementwise("norm", shape, hidden * block.norms, launches=float(block.norms)))
-    if shape.tp > 1:
-        operations += [all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.tp) for _ in parts]
+    for part in (*block.mixers, *block.channels):
+        operations += exchanges(part, shape, hidden)
     return [operation.times(block.count) for operation in operations]
+
+
+def exchanges(part: Mixer | Channel, shape: Pass, hidden: int) -> list[Operation]:
+    """What ranks send one another around one mixer or MLP.
+
+    A group's ranks reduce what each made of the group's rows. Groups that share weights gather all rows before them
+    and reduce and scatter them after. (Engines that reduce and scatter within a group, then gather over all ranks, as
+    SGLang does, send as many bytes in as many calls.) Rows that travel to their experts make either superfluous.
+    """
+    layout = shape.layout
+    if isinstance(part, Moe) and layout.all_to_all:
+        rows, copies = shape.tokens_of("router"), routed_experts(part)
+        return [dispatch(rows, copies, hidden, layout.ranks), combine(rows, copies, hidden, layout.ranks)]
+    rows = shape.tokens * hidden * ACTIVATION_BYTES
+    found, shared_with = [], _rows_with(part, shape)
+    groups = layout.groups_of(shared_with) if shared_with else 1
+    if layout.by_reduction and layout.joined > 1:
+        return [all_reduce(rows * groups, layout.ranks)] * 2 if groups > 1 else []
+    if groups > 1:
+        found += [all_gather(rows * groups, groups), reduce_scatter(rows * groups, groups)]
+    if layout.tp > 1:
+        found.append(all_reduce(rows, layout.tp))
+    return found

@@ -11,30 +11,32 @@ from wmtp_sim.work.layers import ACTIVATION_BYTES, Pass, block_operations, eleme
 from wmtp_sim.work.operation import Array, Operation
 from wmtp_sim.work.weights import Matrix, projection_matrix
 
-#: A rank's best logit and its token, fp32 and int32.
-WINNER_BYTES = 8.0
-
 
 def target_forward(model: Model, shape: Pass) -> Iterator[Operation]:
     """One pass of the target over ``shape.rows`` rows per sequence, with logits for every row.
 
-    Across ranks, every rank gathers the logits of the whole vocabulary.
+    Across ranks, every rank gathers the logits of the whole vocabulary. Groups that share lm_head gather rows first, by
+    an all-reduce of rows that are zero where a group has none (SGLang 0.5.23, ``LogitsProcessor``).
     """
     formats = model.precision.target
     yield from _embedding(shape, model.hidden)
     for block in model.blocks:
         yield from block_operations(block, shape, model.hidden, formats)
     yield _final_norm(model.hidden, model.final_norms, shape)
+    rows, groups = shape.tokens_of("lm_head"), shape.layout.groups_of("lm_head")
+    if groups > 1:
+        yield all_reduce(rows * model.hidden * ACTIVATION_BYTES, shape.layout.ranks)
     yield gemm(Matrix("projection", model.hidden, model.vocab, "lm_head"), shape, formats)
-    if shape.tp > 1:
-        yield all_gather(shape.tokens * model.vocab * ACTIVATION_BYTES, shape.tp)
+    if (ranks := shape.layout.ranks_of("lm_head")) > 1:
+        yield all_gather(rows * model.vocab * ACTIVATION_BYTES, ranks)
 
 
 def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool = False) -> Iterator[Operation]:
     """One pass of the drafter, with an lm_head over ``logit_rows`` rows and an argmax.
 
     ``wide`` is the pass over the rows just verified; projections that run once per committed token are part of it.
-    Across ranks, each takes the argmax of its own part of the vocabulary, and only the winners are gathered.
+    Across ranks, every rank gathers the logits of the whole vocabulary and takes the argmax of its group's rows: so do
+    SGLang 0.5.23 (``LogitsProcessor``) and vLLM 0.33 (``use_local_argmax_reduction`` is off unless asked for).
     """
     yield from _embedding(shape, drafter.hidden)
     for joined in drafter.projections:
@@ -43,11 +45,15 @@ def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool =
     for block in drafter.blocks:
         yield from block_operations(block, shape, drafter.hidden, drafter.formats)
     yield _final_norm(drafter.hidden, drafter.norms, shape)
+    ranks, groups = shape.layout.ranks_of("lm_head"), shape.layout.groups_of("lm_head")
+    rows = logit_rows * groups
+    if groups > 1:
+        yield all_reduce(rows * drafter.hidden * ACTIVATION_BYTES, shape.layout.ranks)
     vocabulary = Matrix("projection", drafter.hidden, drafter.vocab, "lm_head")
-    yield gemm(vocabulary, shape, drafter.formats, rows=logit_rows)
-    yield sample(logit_rows, drafter.vocab / shape.tp, "sample.argmax", launches=2.0)
-    if shape.tp > 1:
-        yield all_gather(logit_rows * shape.tp * WINNER_BYTES, shape.tp)
+    yield gemm(vocabulary, shape, drafter.formats, rows=rows)
+    if ranks > 1:
+        yield all_gather(rows * drafter.vocab * ACTIVATION_BYTES, ranks)
+    yield sample(logit_rows, drafter.vocab, "sample.argmax", launches=2.0)
 
 
 def sample(rows: Array, vocab: float, name: str, launches: float) -> Operation:
@@ -64,8 +70,8 @@ def state_commit(state_bytes_per_sequence: float, batch: Array, copies: float) -
 def _embedding(shape: Pass, hidden: int) -> Iterator[Operation]:
     """The look-up of every row's token. Ranks hold a part of the vocabulary each, and add up what they found."""
     yield elementwise("embedding", shape, hidden)
-    if shape.tp > 1:
-        yield all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.tp)
+    if shape.layout.tp > 1:
+        yield all_reduce(shape.tokens * hidden * ACTIVATION_BYTES, shape.layout.tp)
 
 
 def _final_norm(hidden: int, norms: int, shape: Pass) -> Operation:

@@ -16,6 +16,7 @@ from wmtp_sim.machine.machine import Timing
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import CostTable, FloatArray
 from wmtp_sim.render.figures import FONT, LIGHT, shown
+from wmtp_sim.render.layout import layout_words
 from wmtp_sim.step.compose import TERMS
 from wmtp_sim.units import milliseconds, tokens
 
@@ -306,7 +307,8 @@ def _subtitle(view: _View) -> list[str]:
     estimate, here, profile = view.table.estimate, view.start.point, view.table.estimate.machine.profile
     engine = f"{estimate.engine.name} {estimate.engine.version}"
     judged = f", judged x{view.table.spread:g} either way" if view.table.spread > 1 else ""
-    place = f"context {tokens(here['context'])}, {view.window_words}, batch {here['batch']}, TP {estimate.work.tp}"
+    place = f"context {tokens(here['context'])}, {view.window_words}, batch {here['batch']}"
+    place = ", ".join([place, *layout_words(estimate.work.layout)])
     stated = as_rates(view.start.acceptance, here["depth"])
     rate = "rates per position" if stated["rates"] else f"alpha {stated['alpha']:.3g}"
     windowed = as_rates(view.start.windowed, here["depth"])["label"] if view.start.windowed else "as native (assumed)"

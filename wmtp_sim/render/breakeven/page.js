@@ -524,7 +524,7 @@
     const labels = [
       `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
       `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
-      `sink ${d.sink}, TP ${d.tp}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
+      `sink ${d.sink}, ${d.layout.join(", ")}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
     ];
     if (off.length) labels.push(`what-if, not in this engine for this drafter: ${off.join(", ")}`);
     byId("labels").replaceChildren(...labels.map((text) => element("li", text)));

@@ -1,0 +1,32 @@
+"""How GPUs share a model, in words and for documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wmtp_sim.spec.parallel import Layout
+
+
+def layout_words(layout: Layout) -> list[str]:
+    """What differs from one GPU: ``tp 8``, ``dp 2 replicas``, ``experts whole``."""
+    words = [f"tp {layout.tp}"] if layout.tp > 1 else []
+    if layout.dp > 1:
+        words.append(f"dp {layout.dp} {'with shared experts' if layout.dp_attention else 'replicas'}")
+    if layout.expert_groups > 1:
+        whole = "ep" if layout.expert_groups == layout.ranks else f"ep {layout.expert_groups}"
+        words.append(f"{whole} by all-to-all" if layout.all_to_all else whole)
+    if layout.draft_tp is not None:
+        words.append(f"draft tp {layout.draft_tp}")
+    return words
+
+
+def layout_document(layout: Layout) -> dict[str, Any]:
+    """The fields of a layout."""
+    return {
+        "tp": layout.tp,
+        "dp": layout.dp,
+        "dp_attention": layout.dp_attention,
+        "expert_groups": layout.expert_groups,
+        "all_to_all": layout.all_to_all,
+        "draft_tp": layout.draft_tp,
+    }
