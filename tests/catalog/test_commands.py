@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wmtp_sim.catalog.commands import LONGEST_COMMAND, read_command
+from wmtp_sim.catalog.launch import launch_line
 from wmtp_sim.errors import InputError
 
 SGLANG = (
@@ -66,6 +67,65 @@ def test_who_drafts_on_sglang(more: str, depth: int, method: str) -> None:
 def test_who_drafts_on_vllm(more: str, depth: int, method: str) -> None:
     read = read_command(f"vllm serve m {more}").deployment
     assert (read.depth, read.method) == (depth, method)
+
+
+#: A command, and tp, dp, whether groups share experts, ranks with whole experts, who sends rows, running sequences.
+RANKS: list[tuple[str, tuple[int, int, bool, int, str | None, int | None]]] = [
+    ("sglang serve m --tp 8 --max-running-requests 64", (8, 1, False, 1, None, 64)),
+    ("sglang serve m --tp 4 --dp 2 --max-running-requests 64", (4, 2, False, 1, None, 128)),
+    ("sglang serve m --tp 8 --dp 8 --enable-dp-attention --max-running-requests 64", (1, 8, True, 1, None, 64)),
+    ("sglang serve m --tp 8 --attn-dp-size 2", (4, 2, True, 1, None, None)),
+    ("sglang serve m --tp 8 --attn-dp-size 8 --ep 8", (1, 8, True, 8, None, None)),
+    ("sglang serve m --tp 8 --moe-a2a-backend deepep", (8, 1, False, 8, "deepep", None)),
+    ("sglang serve m --tp 8 --attn-dp-size 4 --moe-a2a-backend deepep", (2, 4, True, 8, "deepep", None)),
+    ("sglang serve m --tp 8 --moe-a2a-backend none --ep 2", (8, 1, False, 2, None, None)),
+    ("vllm serve m -tp 2 -dp 4 --max-num-seqs 16", (2, 4, True, 1, None, 64)),
+    ("vllm serve m -dp 8 --enable-expert-parallel", (1, 8, True, 8, None, None)),
+    (
+        "vllm serve m -dp 8 --enable-expert-parallel --all2all-backend deepep_low_latency",
+        (1, 8, True, 8, "deepep", None),
+    ),
+    ("vllm serve m -tp 8 --enable-expert-parallel --all2all-backend deepep_low_latency", (8, 1, False, 8, None, None)),
+    ("vllm serve m -dp 8 --all2all-backend deepep_low_latency", (1, 8, True, 1, None, None)),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), RANKS)
+def test_how_gpus_share_a_model(command: str, says: tuple[int, int, bool, int, str | None, int | None]) -> None:
+    """SGLang counts the ranks and sequences of all groups that share experts, vLLM those of one group."""
+    read = read_command(command).deployment
+    assert (read.tp, read.dp, read.dp_attention, read.ep, read.all_to_all, read.max_running) == says
+
+
+@pytest.mark.parametrize("command", [command for command, _ in RANKS])
+def test_a_line_written_anew_shares_a_model_alike(command: str) -> None:
+    read = read_command(command)
+    written = launch_line(read.deployment.model_copy(update={"model": "m"}), read.engine)
+    assert read_command(written.text).deployment == read.deployment
+
+
+def test_ranks_that_groups_cannot_share() -> None:
+    with pytest.raises(InputError, match="--from-command: 8 groups cannot share 4 ranks"):
+        read_command("sglang serve m --tp 4 --attn-dp-size 8")
+
+
+def test_replicas_of_groups_are_not_priced() -> None:
+    read = read_command("sglang serve m --tp 8 --dp 2 --attn-dp-size 4")
+    assert (read.deployment.tp, read.deployment.dp) == (2, 4)
+    assert read.line.unpriced == ["2 replicas beside attention data parallelism: one of them is"]
+
+
+def test_another_way_of_sending_rows_is_said() -> None:
+    read = read_command("sglang serve m --tp 8 --moe-a2a-backend mooncake")
+    assert read.line.unpriced == ["--moe-a2a-backend 'mooncake': deepep are"]
+    assert read.deployment.all_to_all is None
+
+
+def test_a_heads_own_ranks_are_ignored_where_the_engine_ignores_them() -> None:
+    """vLLM 0.33 loads MTP heads over the target's ranks; a draft model may take one."""
+    spec = '--speculative-config \'{"method": "%s", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 1}\''
+    assert read_command("vllm serve m -tp 8 " + spec % "mtp").deployment.draft_tp is None
+    assert read_command("vllm serve m -tp 8 " + spec % "draft_model").deployment.draft_tp == 1
 
 
 def test_words_around_the_command_are_kept_aside() -> None:
