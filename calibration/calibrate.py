@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from calibration import fit, suite
+from calibration.between import groups_around, points_between
 from calibration.environment import condition, environment
 from calibration.kernels.installed import require
 from calibration.plan import INSTALLED, REPRESENTATIVE, REPRESENTATIVE_ON_CPU, Point, cpu_plan, plan
@@ -21,9 +22,9 @@ from calibration.plan import INSTALLED, REPRESENTATIVE, REPRESENTATIVE_ON_CPU, P
 # The command line asks this module alone for them.
 from calibration.writing import refuse_special, refuse_unwritable, write_profile, write_whole  # noqa: F401
 from wmtp_sim.catalog.models import load_model
-from wmtp_sim.catalog.profiles import uncalibrated
+from wmtp_sim.catalog.profiles import shipped_profile, uncalibrated
 from wmtp_sim.errors import InputError
-from wmtp_sim.machine.profile import Profile
+from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
 
 
@@ -45,14 +46,17 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
-def points_for(models: Iterable[str], quick: bool, kernels: Sequence[str] = ()) -> list[Point]:
+def points_for(
+    models: Iterable[str], quick: bool, kernels: Sequence[str] = (), device: torch.device | None = None
+) -> list[Point]:
     """The plan for the named models, or for those that stand for the catalogue; and for packages' kernels.
 
+    Where ``device`` has idle GPUs of its kind beside it, what they send one another is measured too.
     Raises `InputError` for a package that is unknown or cannot be imported.
     """
     points = plan([load_model(name, "--model") for name in (list(models) or REPRESENTATIVE)], quick, kernels)
     require(kernels)
-    return points
+    return points + points_between(groups_around(device) if device is not None else (), quick)
 
 
 def cpu_points_for(models: Iterable[str], quick: bool) -> list[Point]:
@@ -137,12 +141,15 @@ def profile_from(measurements: Path, gpu: Gpu) -> tuple[Profile, list[fit.Report
 def build_profile(
     provenance: dict[str, Any], records: list[dict[str, Any]], gpu: Gpu
 ) -> tuple[Profile, list[fit.Report]]:
-    """Fit every class and variant that has enough points."""
+    """Fit every class and variant that has enough points.
+
+    Collectives need several GPUs: those that were not measured stay as they ship for this GPU.
+    """
     turn_s = fit.turn_seconds(records) or uncalibrated().turn_s
     source = f"fitted on {provenance['gpu']}, {provenance['date']}"
     reports = fit.fit_classes(records, gpu, turn_s, source)
     fitted = {report.name: report.model for report in reports}
-    kernels = fitted | fit.class_defaults(fitted)
+    kernels = _shipped_collectives(gpu) | fitted | fit.class_defaults(fitted)
     profile = Profile(
         name=f"{provenance['gpu']} {provenance['date']}",
         status="measured",
@@ -154,6 +161,12 @@ def build_profile(
         measurements=tuple(records),
     )
     return profile, reports
+
+
+def _shipped_collectives(gpu: Gpu) -> dict[str, KernelModel]:
+    shipped = shipped_profile(gpu)
+    kernels = shipped.kernels if shipped else {}
+    return {name: model for name, model in kernels.items() if name.split(".")[0] == "collective"}
 
 
 def unfitness(device: torch.device) -> list[str]:
@@ -178,7 +191,7 @@ def main() -> None:
             print(f"{time.monotonic() - started:6.1f} s  {done}/{total} {key}", flush=True)
 
     print(environment(device))
-    print(measure(points_for((), quick), out, device, progress))
+    print(measure(points_for((), quick, device=device), out, device, progress))
 
 
 if __name__ == "__main__":

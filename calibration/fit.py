@@ -29,7 +29,9 @@ from wmtp_sim.work.operation import Operation
 #: Classes whose geometries deviate from the form: each has a factor and curves of its own.
 WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy", "collective")
 #: Classes whose implementations are told apart; all variants of another class are one set of points.
-BY_VARIANT = ("attention", "mla", "elementwise", "recurrent")
+BY_VARIANT = ("attention", "mla", "elementwise", "recurrent", "collective")
+#: Variants that are their class itself: no other of its variants speaks for it.
+CLASS_ITSELF = {"collective": "all_reduce"}
 #: Fewest points that a class is fitted from.
 FEWEST = 4
 #: Parameters are searched within these bounds: floor (s), bandwidth and compute (shares of the datasheet), and what one
@@ -94,10 +96,15 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
         operation = Operation(
             name=record["key"], kernel=record["kernel"], variant=record["variant"], geometry=geometry, **numbers
         )
-        kind = record["kernel"]
-        implementation = re.sub(r"_\d+$", "", record["variant"])
-        found[f"{kind}.{implementation}" if kind in BY_VARIANT else kind].append(Point(operation, record["seconds"]))
+        found[_model_of(record["kernel"], record["variant"])].append(Point(operation, record["seconds"]))
     return dict(found)
+
+
+def _model_of(kind: str, variant: str) -> str:
+    """The name of the model that describes a point."""
+    implementation = re.sub(r"_\d+$", "", variant)
+    alone = kind not in BY_VARIANT or implementation == CLASS_ITSELF.get(kind)
+    return kind if alone else f"{kind}.{implementation}"
 
 
 def fit_classes(records: list[dict[str, Any]], gpu: Gpu, turn_s: float, source: str) -> list[Report]:
@@ -317,7 +324,8 @@ def turn_seconds(records: list[dict[str, Any]]) -> float | None:
 def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
     """A model for each class itself: its only variant's, or the one with the most points.
 
-    Where that one is a kernel of ours that is known to be far from others, the form alone, with a judged spread.
+    A class of `CLASS_ITSELF` has one only where it was fitted itself. Where the model is that of a kernel of ours
+    that is known to be far from others, the form alone, with a judged spread.
     """
     found: dict[str, KernelModel] = {}
     for name, model in sorted(fitted.items(), key=lambda item: item[1].points):
@@ -325,5 +333,7 @@ def class_defaults(fitted: dict[str, KernelModel]) -> dict[str, KernelModel]:
             spread, why = FAR_FROM_OTHERS[name]
             judged = {"measured": None, "spread": spread, "spread_elsewhere": None}
             model = model.model_copy(update=judged | {"source": f"{model.source}; {why}"})
-        found[name.split(".")[0]] = model
+        kind = name.split(".")[0]
+        if kind not in CLASS_ITSELF or name == kind:
+            found[kind] = model
     return found

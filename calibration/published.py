@@ -166,6 +166,19 @@ STATE_BATCHES = (1, 4, 16, 64, 128, 256, 512)
 #: All-reduces: elements of two bytes, and ranks that one host holds, or two of GB200 and GB300.
 REDUCED = tuple(2**power for power in range(10, 25, 2))
 RANKS = (2, 4, 8)
+#: The other collectives, by the names in NCCL's tables, and their elements of two bytes.
+NCCL = {
+    "all_gather": collectives.all_gather,
+    "reduce_scatter": collectives.reduce_scatter,
+    "alltoall": collectives.all_to_all,
+}
+GATHERED = tuple(2**power for power in range(8, 25))
+#: Tokens of a rank that DeepEP's low-latency kernels send.
+SENT_TOKENS = tuple(4**power for power in range(6))
+#: With 8 or 16 experts (one or two a rank), a dispatch of 1,024 tokens takes 4 to 10 times what others of its bytes do.
+FEWEST_EXPERTS = 128
+#: GPUs of one node, where not 8.
+NODE_GPUS = {"gb200": 4, "gb300": 4}
 
 # --- which of them count -----------------------------------------------------------------------------------------
 
@@ -259,7 +272,7 @@ def _records(sources: Sequence[Source], gpu: Gpu) -> Iterator[dict[str, Any]]:
     for source in sources:
         yield from _merged(_attention(source))
         yield from _merged(_mla(source))
-    for build in (_products, _experts, _recurrences, _collectives):
+    for build in (_products, _experts, _recurrences, _collectives, _nccl, _deepep):
         for source in sources:
             points = _merged(build(source))
             if points:
@@ -448,6 +461,47 @@ def _collectives(source: Source) -> Iterator[dict[str, Any]]:
         operation = collectives.all_reduce(2.0 * elements, ranks)
         sizes = {"ranks": ranks, "bytes": 2 * elements}
         yield _point(operation, "all_reduce", sizes, seconds(row), source.named(table.version, kernel))  # type: ignore[union-attr]
+
+
+def _nccl(source: Source) -> Iterator[dict[str, Any]]:
+    """All-gathers, reduce-scatters and all-to-alls by NCCL alone; its newest table, whichever version is pinned.
+
+    ``message_size`` counts elements, of the larger of a rank's two buffers, as NCCL's own tests do. Elements: an
+    all-gather over eight H200s takes 725 us for 2^28 of int8 and 726 us for 2^27 halves. The larger buffer: for 2^28
+    halves each of them then sends 470 MB in 1,395 us, 0.34 of its link's 0.45 TB/s; if it were each rank's part, 2.7
+    TB/s. Reduce-scatters take 1,393 us and all-to-alls 1,510.
+    """
+    nccl = Source(replace(source.tables, version=None), "nccl")
+    table = nccl.tables.read("comm", "nccl", "nccl", message_size=GATHERED, num_gpus=RANKS, nccl_dtype=["half"])
+    for row in table.rows if table else ():
+        name, ranks, elements = word(row, "op_name"), number(row, "num_gpus"), number(row, "message_size")
+        if name not in NCCL or ranks not in RANKS or elements not in GATHERED or word(row, "nccl_dtype") != "half":
+            continue
+        operation = NCCL[name](2.0 * elements, ranks)
+        sizes = {"ranks": ranks, "bytes": 2 * elements}
+        yield _point(operation, operation.variant, sizes, seconds(row), nccl.named(table.version, name))  # type: ignore[union-attr]
+
+
+def _deepep(source: Source) -> Iterator[dict[str, Any]]:
+    """DeepEP's low-latency dispatch and combine among the GPUs of one node, as an engine's tables have them.
+
+    The bytes are DeepEP's own count: a row's bandwidth times its time is ``tokens * top_k`` copies of what
+    `collectives.dispatch` and `combine` count for one, to the byte, in all 1,056 rows of 0.12.0. How many ranks sent
+    them is not stated: those of a node, of which GB200 and GB300 have four GPUs each.
+    """
+    table = source.tables.read("comm", source.backend, "wideep_deepep_ll", node_num=[1], num_token=SENT_TOKENS)
+    ranks = NODE_GPUS.get(source.tables.system, 8)
+    for row in table.rows if table else ():
+        tokens, hidden, top_k = (number(row, name) for name in ("num_token", "hidden_size", "num_topk"))
+        experts = number(row, "num_experts")
+        if tokens not in SENT_TOKENS or experts < FEWEST_EXPERTS or number(row, "node_num") != 1:
+            continue
+        for name, build in (("dispatch", collectives.dispatch), ("combine", collectives.combine)):
+            sizes: dict[str, Any] = {"sent": name, "ranks": ranks, "tokens": tokens, "hidden": hidden}
+            sizes |= {"top_k": top_k, "experts": experts}
+            time = seconds(row, f"{name}_avg_t_us", 1e6)
+            label = source.named(table.version, "DeepEP low latency")  # type: ignore[union-attr]
+            yield _point(build(tokens, top_k, hidden, ranks), "deepep", sizes, time, label)
 
 
 # --- points to a profile -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from triton.errors import TritonError
 
+from calibration import between
 from calibration.cases import Case, Device, build
 from calibration.environment import Condition, Environment, condition, environment
 from calibration.plan import Point
@@ -72,7 +73,8 @@ def _measure_all(
 ) -> Outcome:
     measured, skipped = 0, []
     waiting = [point for point in points if point.key not in done]
-    for i, point in enumerate(waiting):
+    alone = [point for point in waiting if point.kernel != "collective"]
+    for i, point in enumerate(alone):
         progress(i, len(waiting), point.key)
         try:
             record = measured_point(point, _where(device, here), device)
@@ -93,6 +95,12 @@ def _measure_all(
             continue
         _append(file, record)
         measured += 1
+    if len(alone) < len(waiting):
+        progress(len(alone), len(waiting), "collectives")
+        found, missing = between.measured_between([p for p in waiting if p.kernel == "collective"], device)
+        for point, row in found:
+            _append(file, _record_between(point, row))
+        measured, skipped = measured + len(found), [*skipped, *missing]
     progress(len(waiting), len(waiting), "")
     return Outcome(measured, len(points) - len(waiting), tuple(skipped))
 
@@ -128,6 +136,20 @@ def _record(point: Point, case: Case, sample: Sample, error: float, noisy: bool)
         "sets": case.sets,
         "error": error,
         "noisy": noisy,
+    }
+
+
+def _record_between(point: Point, row: dict[str, Any]) -> dict[str, Any]:
+    """A collective's row as a point; ``how`` says what was fastest."""
+    return {
+        "key": point.key,
+        "kernel": point.kernel,
+        "variant": point.variant,
+        "sizes": dict(point.sizes),
+        "operation": operation_numbers(between.operation_of(point.variant, point["ranks"], point["bytes"])),
+        "how": row["how"],
+        **{name: row[name] for name in ("seconds", "p10", "p90", "replays")},
+        "noisy": between.noise(row) > between.NOISY,
     }
 
 

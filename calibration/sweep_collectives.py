@@ -55,10 +55,13 @@ Launch = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank of one group does. ``seconds`` bounds a wait for another rank; ``folder`` takes the results."""
+    """What every rank of one group does, each on one of ``gpus``, or all on the CPU where there are none.
+
+    ``seconds`` bounds a wait for another rank; ``folder`` takes the results.
+    """
 
     ranks: int
-    backend: str
+    gpus: tuple[int, ...]
     port: int
     folder: str
     payloads: tuple[int, ...]
@@ -264,7 +267,7 @@ def rows_of(job: Job, here: Place) -> Iterator[Row]:
     """All rows of one rank: the process group's first, so that they are kept where symmetric memory fails."""
     for payload in job.payloads:
         for collective in COLLECTIVES:
-            yield measured(collective, job.backend, payload, call(collective, payload, here), here, job.replays)
+            yield measured(collective, backend(here), payload, call(collective, payload, here), here, job.replays)
     if here.device.type != "cuda":
         return
     buffer = symmetric_buffer(max(job.payloads) // DTYPE.itemsize, here)
@@ -274,23 +277,33 @@ def rows_of(job: Job, here: Place) -> Iterator[Row]:
             yield measured("all_reduce", how, payload, one, here, job.replays)
 
 
+def backend(here: Place) -> str:
+    return "nccl" if here.device.type == "cuda" else "gloo"
+
+
 def run_rank(rank: int, job: Job) -> None:
     """One process: its rows go to a file of its own, one a line, as they are measured."""
     os.environ.update(MULTICAST_OFF)
-    cuda = job.backend == "nccl"
-    here = Place(rank, job.ranks, torch.device("cuda", rank) if cuda else torch.device("cpu"))
-    wait = datetime.timedelta(seconds=job.seconds)
-    if cuda:
-        torch.cuda.set_device(here.device)
-        warm_up(here.device, 0.5)
-    store = dist.TCPStore("127.0.0.1", job.port, is_master=False, timeout=wait)
-    device = here.device if cuda else None
-    dist.init_process_group(job.backend, store=store, rank=rank, world_size=job.ranks, timeout=wait, device_id=device)
+    here = Place(rank, job.ranks, torch.device("cuda", job.gpus[rank]) if job.gpus else torch.device("cpu"))
+    join(here, job)
     with open(_results(job, rank), "w", encoding="utf-8") as file:
         for row in rows_of(job, here):
             file.write(json.dumps(row) + "\n")
             file.flush()
     dist.destroy_process_group()
+
+
+def join(here: Place, job: Job) -> None:
+    """Bring this rank's GPU to work, and the rank into its group."""
+    wait, cuda = datetime.timedelta(seconds=job.seconds), here.device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(here.device)
+        warm_up(here.device, 0.5)
+    store = dist.TCPStore("127.0.0.1", job.port, is_master=False, timeout=wait)
+    named = here.device if cuda else None
+    dist.init_process_group(
+        backend(here), store=store, rank=here.rank, world_size=here.ranks, timeout=wait, device_id=named
+    )
 
 
 def _results(job: Job, rank: int) -> Path:
@@ -309,14 +322,14 @@ class Sweep:
 
 
 def sweep(
-    counts: Sequence[int], payloads: Sequence[int] = PAYLOADS, seconds: float = 60.0, backend: str = "nccl",
+    counts: Sequence[int], gpus: Sequence[int], payloads: Sequence[int] = PAYLOADS, seconds: float = 60.0,
     replays: int = REPLAYS,
 ) -> Sweep:  # fmt: skip
-    """Time every collective among the first 2, 4, ... GPUs, each group within ``seconds``."""
+    """Time every collective among the first 2, 4, ... of these GPUs, each group within ``seconds``."""
     rows: list[Row] = []
     failures: list[str] = []
     for ranks in counts:
-        found, failure = group(ranks, tuple(payloads), seconds, backend, replays)
+        found, failure = group(ranks, tuple(gpus[:ranks]), tuple(payloads), seconds, replays)
         rows += found
         failures += [f"{ranks} ranks: {failure}"] if failure else []
         failures += [f"{name(row)}: wrong result, left out" for row in found if not row["right"]]
@@ -324,12 +337,12 @@ def sweep(
 
 
 def group(
-    ranks: int, payloads: tuple[int, ...], seconds: float, backend: str, replays: int
+    ranks: int, gpus: tuple[int, ...], payloads: tuple[int, ...], seconds: float, replays: int
 ) -> tuple[list[Row], str | None]:
     """Rows of one group of processes, and why it ended early if it did: what was measured until then counts."""
     with tempfile.TemporaryDirectory() as folder:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        job = Job(ranks, backend, store.port, folder, payloads, replays, seconds)
+        job = Job(ranks, gpus, store.port, folder, payloads, replays, seconds)
         context = multiprocessing.spawn(run_rank, (job,), nprocs=ranks, join=False, daemon=True)
         try:
             failure = _joined(context, seconds)
@@ -383,13 +396,17 @@ def fastest(rows: Sequence[Row]) -> list[Row]:
     return sorted(found.values(), key=lambda row: (row["collective"], row["ranks"], row["bytes"]))
 
 
-def groups_here() -> list[int]:
-    """How many ranks can be measured: GPUs of one kind, from the first on, and NCCL to join them."""
+def gpus_here(first: int = 0) -> list[int]:
+    """GPUs of one kind, ``first`` before the others; none where NCCL cannot join them."""
     if not torch.cuda.is_available() or not dist.is_available() or not dist.is_nccl_available():
         return []
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    alike = next((i for i, found in enumerate(names) if found != names[0]), len(names))
-    return [ranks for ranks in RANKS if ranks <= alike]
+    return [first, *(i for i, found in enumerate(names) if found == names[first] and i != first)]
+
+
+def groups_of(gpus: Sequence[int]) -> list[int]:
+    """How many ranks can be measured on these GPUs."""
+    return [ranks for ranks in RANKS if ranks <= len(gpus)]
 
 
 def software() -> dict[str, Any]:
@@ -412,11 +429,11 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, required=True)
     arguments.add_argument("--seconds", type=float, default=50.0, help="limit for each number of ranks")
     given = arguments.parse_args()
-    counts = groups_here()
-    if not counts:
+    gpus = gpus_here()
+    if not groups_of(gpus):
         raise SystemExit("needs NCCL and two visible GPUs of one kind")
     begun = time.monotonic()
-    found = sweep(counts, seconds=given.seconds)
+    found = sweep(groups_of(gpus), gpus, seconds=given.seconds)
     document = {"schema": SCHEMA, "environment": software(), **asdict(found)}
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for row in fastest(found.rows):

@@ -170,9 +170,10 @@ def word(row: Row, name: str) -> str:
     return value[:120]
 
 
-def seconds(row: Row) -> float:
-    """The row's time; the tables state milliseconds. Raises `InputError` where it is no time."""
-    value = row.get("latency")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value < 1e5:
-        raise InputError("latency", f"is {str(value)[:40]!r} in a row", "milliseconds, as in the published tables")
-    return float(value) / 1e3
+def seconds(row: Row, column: str = "latency", per_second: float = 1e3) -> float:
+    """The row's time; most tables state milliseconds. Raises `InputError` naming the column where it is no time."""
+    value = row.get(column)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not 0 < value / per_second < 100:
+        raise InputError(column, f"is {str(value)[:40]!r} in a row", "a time, as in the published tables")
+    return float(value) / per_second

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import wmtp_sim
+from calibration.fit import CLASS_ITSELF
 from tests.step.test_sglang_steps import STEPS as SGLANG_STEPS
 from tests.step.test_sglang_steps import predicted
 from tests.step.test_vllm_h200 import STEPS, step
@@ -28,7 +29,7 @@ def kernels() -> None:
     print("class                    points  median   p90  90 % spread  elsewhere")
     models = load_profile("nvidia-h200").kernels
     for name, model in models.items():
-        told_apart = any(other.startswith(f"{name}.") for other in models)
+        told_apart = name not in CLASS_ITSELF and any(other.startswith(f"{name}.") for other in models)
         if told_apart or model.median_error is None or model.p90_error is None:
             continue
         elsewhere = f"{model.spread_elsewhere:.2f}" if model.spread_elsewhere else "-"
@@ -129,7 +130,7 @@ def published(*gpus: str) -> None:
         if not profile.by or profile.status != "measured":
             continue
         for kind, model in sorted(profile.kernels.items()):
-            told_apart = any(other.startswith(f"{kind}.") for other in profile.kernels)
+            told_apart = kind not in CLASS_ITSELF and any(other.startswith(f"{kind}.") for other in profile.kernels)
             if model.points and not model.carried_from and not told_apart:
                 errors = f"{model.median_error:>6.1%} {model.p90_error:>6.1%}"
                 spreads = f"{model.spread:>11.2f}  {model.spread_elsewhere:>9.2f}"

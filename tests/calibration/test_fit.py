@@ -322,6 +322,7 @@ def test_variants_are_classes_where_implementations_differ():
     moving = {"weights": 1e6}
     kinds = [("gemm", "cublas"), ("gemm", "cublas_fp8"), ("attention", "a"), ("attention", "b"), ("copy", "torch")]
     kinds += [("mla", "x"), ("recurrent", "gdn"), ("elementwise", "norm"), ("moe", "grouped"), ("sample", "argmax")]
+    kinds += [("collective", "all_reduce"), ("collective", "all_gather")]
     records = [record(fit.Point(Operation("o", kind, variant, **moving), 1e-5)) for kind, variant in kinds]
     found = fit.measured_points(records)
     assert {name: len(points) for name, points in found.items()} == {
@@ -334,6 +335,8 @@ def test_variants_are_classes_where_implementations_differ():
         "elementwise.norm": 1,
         "moe": 1,
         "sample": 1,
+        "collective": 1,
+        "collective.all_gather": 1,
     }
 
 
@@ -370,6 +373,12 @@ def test_a_class_defaults_to_its_variant_with_the_most_points():
         "attention": many,
         "gemm": few,
     }
+
+
+def test_nothing_but_all_reduces_speaks_for_collectives():
+    few, many = (KernelModel(floor_s=0, bandwidth=1, compute=1, spread=1, points=n, source=str(n)) for n in (4, 9))
+    assert fit.class_defaults({"collective": few, "collective.all_gather": many}) == {"collective": few}
+    assert fit.class_defaults({"collective.all_gather": many}) == {}
 
 
 # --- end to end --------------------------------------------------------------------------------------------------

@@ -245,6 +245,98 @@ def test_collectives_go_over_the_link(data: Path, write: Write) -> None:
     assert float(machine.time(operation).seconds) == pytest.approx(wanted / 1e3, rel=0.02)
 
 
+def link_rate(gpu: str = "b200") -> float:
+    """Bytes per second of one direction."""
+    both = load_gpu(gpu).scale_up_bidir_bytes_per_s
+    assert both is not None
+    return both / 2
+
+
+def nccl_rows(fmt: str = "half") -> Rows:
+    """What each of NCCL's collectives sends, at a share of the link of its own."""
+    return [
+        {"op_name": name, "kernel_source": "NCCL", "nccl_dtype": fmt, "num_gpus": ranks, "message_size": size}
+        | {"latency": 0.008 + 1e3 * sent * (ranks - 1) / ranks * 2 * size / (share * link_rate())}
+        for name, sent, share in (
+            ("all_gather", 1, 0.4),
+            ("reduce_scatter", 1, 0.5),
+            ("alltoall", 1, 0.6),
+            ("all_reduce", 2, 0.3),
+        )
+        for ranks in (2, 4, 8)
+        for size in published.GATHERED
+    ]
+
+
+def test_each_of_nccls_collectives_has_a_model_of_its_own(data: Path, write: Write) -> None:
+    """All-reduces are engines' own: NCCL's are not taken, and no other collective stands for them."""
+    write("comm/nccl/2.29.2/nccl", nccl_rows() + [row | {"latency": 50.0} for row in nccl_rows("int8")])
+    write("comm/sglang/0.5.14/other", nccl_rows())
+    profile = imported(data)
+    fitted = {name: model.bandwidth for name, model in profile.kernels.items() if "nccl 2.29.2" in model.source}
+    wanted = {"collective.all_gather": 0.4, "collective.reduce_scatter": 0.5, "collective.all_to_all": 0.6}
+    assert fitted == {name: pytest.approx(share, rel=0.05) for name, share in wanted.items()}
+    assert profile.kernels["collective"].carried_from == "NVIDIA H200"
+    machine = Machine(load_gpu("b200"), profile)
+    for build, name in (
+        (collectives.all_gather, "all_gather"),
+        (collectives.reduce_scatter, "reduce_scatter"),
+        (collectives.all_to_all, "alltoall"),
+    ):
+        row = next(r for r in nccl_rows() if (r["op_name"], r["num_gpus"], r["message_size"]) == (name, 4, 2**20))
+        found = float(machine.time(build(2.0 * 2**20, 4)).seconds)
+        assert found == pytest.approx(row["latency"] / 1e3, rel=0.02)
+
+
+def test_nccls_newest_table_is_read_whichever_engine_is_pinned(data: Path, decode: Path, write: Write) -> None:
+    write("comm/nccl/2.9.1/nccl", nccl_rows())
+    write("comm/nccl/2.29.2/nccl", nccl_rows())
+    profile = imported(data, backends=("sglang",), version="0.5.14")
+    assert {r["source"].split(", ")[1] for r in profile.measurements if r["kernel"] == "collective"} == {"nccl 2.29.2"}
+
+
+def deepep_rows(per_copy: Callable[[str, int], float]) -> Rows:
+    """DeepEP's rows over eight ranks whose copies take bytes as stated, in the tables' columns and microseconds."""
+    times = {
+        what: lambda tokens, hidden, what=what: 12.0 + 1e6 * 7 / 8 * tokens * 8 * per_copy(what, hidden) / 2e11
+        for what in ("dispatch", "combine")
+    }
+    return [
+        {"op_name": "ll", "kernel_source": "deepep", "node_num": nodes, "hidden_size": hidden, "num_token": tokens}
+        | {"num_topk": 8, "num_experts": experts}
+        | {f"{what}_avg_t_us": nodes * time(tokens, hidden) for what, time in times.items()}
+        for hidden in (2048, 7168)
+        for tokens in published.SENT_TOKENS
+        for experts in (8, 256)
+        for nodes in (1, 2)
+    ]
+
+
+def test_deepep_moves_fp8_out_and_bf16_back(data: Path, write: Write) -> None:
+    """Rows made of DeepEP's own bytes come out as made; more nodes, and experts too few to fill a GPU, are left out."""
+    sizes = {"dispatch": lambda hidden: hidden * (1 + 4 / 128) + 16, "combine": lambda hidden: 2 * hidden}
+    write("comm/sglang/0.5.12/wideep_deepep_ll", deepep_rows(lambda what, hidden: sizes[what](hidden)))
+    profile = imported(data)
+    model = profile.kernels["collective.deepep"]
+    assert model.points == 2 * 2 * len(published.SENT_TOKENS)
+    assert model.floor_s == pytest.approx(12e-6, rel=0.03)
+    assert model.bandwidth * link_rate() == pytest.approx(2e11, rel=0.03)
+    assert {r["sizes"]["experts"] for r in profile.measurements} == {256}
+    machine = Machine(load_gpu("b200"), profile)
+    for build, copy in ((collectives.dispatch, sizes["dispatch"]), (collectives.combine, sizes["combine"])):
+        found = float(machine.time(build(64, 8, 7168, 8)).seconds)
+        assert found == pytest.approx(12e-6 + 7 / 8 * 64 * 8 * copy(7168) / 2e11, rel=0.03)
+
+
+def test_a_node_of_gb200_has_four_gpus(data: Path, write: Write) -> None:
+    write("comm/sglang/0.5.12/wideep_deepep_ll", deepep_rows(lambda _, hidden: 2 * hidden))
+    (data / "b200_sxm").rename(data / "gb200")
+    profile = import_profile("gb200", path=data)[0]
+    assert {tuple(r["operation"]["geometry"]) for r in profile.measurements} == {(4.0,)}
+    sent = {r["operation"]["activations"] for r in profile.measurements if r["sizes"]["sent"] == "combine"}
+    assert max(sent) == 3 / 4 * 1024 * 8 * 2 * 7168
+
+
 # --- what the profile says of itself -----------------------------------------------------------------------------
 
 
@@ -371,6 +463,8 @@ def test_a_shipped_profile_serves_its_gpu_and_says_who_measured(path: Path) -> N
     assert profile.provenance["licence"] == "Apache-2.0"
     own = {name: model for name, model in profile.kernels.items() if model.points and not model.carried_from}
     assert {"gemm", "moe", "attention", "collective", "recurrent.gdn"} <= own.keys()
+    assert {f"collective.{name}" for name in ("all_gather", "reduce_scatter", "all_to_all")} <= own.keys()
+    assert ("collective.deepep" in own) == (bool(gpu.scale_up_bidir_bytes_per_s) and gpu.architecture != "Ampere")
     assert all(model.spread >= published.HANDS for model in own.values())
     assert not profile.measurements
 

@@ -55,6 +55,12 @@ def profile_for(gpu: Gpu) -> Profile:
     return nearest_measured(gpu).transferred(ELSEWHERE, gpu.launch_slowdown)
 
 
+def shipped_profile(gpu: Gpu) -> Profile | None:
+    """The shipped profile of that very GPU, whatever a user has of it; None where none ships."""
+    paths = (path for path in _shipped_paths() if path.stem == slug(gpu.name))
+    return next((found for found in map(read_profile, paths) if is_of(found, gpu)), None)
+
+
 def is_of(profile: Profile, gpu: Gpu) -> bool:
     """Whether a profile was measured on that very GPU, as the catalogue and the driver name it."""
     if not profile.gpu:

@@ -163,7 +163,7 @@ def _one(
 
 def _points(calibration: Any, target: Any, models: list[str], quick: bool, kernels: list[str]) -> Any:
     if target.type != "cpu":
-        return calibration.points_for(models, quick, kernels)
+        return calibration.points_for(models, quick, kernels, target)
     if kernels:
         raise InputError("--kernels", f"{kernels[0][:40]!r} needs a GPU", "leave it out with --device cpu")
     return calibration.cpu_points_for(models, quick)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from wmtp_sim.work.operation import Array, Operation
 
+#: DeepEP's fp8 messages: channels that share a scale, bytes of a scale, and of the header that says whose token it is.
+SCALED_CHANNELS, SCALE_BYTES, HEADER_BYTES = 128, 4, 16
+
 
 def all_reduce(payload: Array, ranks: int) -> Operation:
     """A ring all-reduce of ``payload`` bytes: each rank sends 2(n-1)/n of them."""
@@ -35,6 +38,24 @@ def dispatch(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
 def combine(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
     """DeepEP's low-latency combine: what the experts made of a rank's rows, in bf16, on its way back."""
     return _collective("combine", "deepep", (ranks - 1) / ranks * 2.0 * rows * top_k * hidden, ranks)
+
+
+def dispatch(tokens: Array, top_k: int, hidden: int, ranks: int) -> Operation:
+    """DeepEP's low-latency dispatch: each of a rank's ``tokens`` goes to all of its experts, once for each, in fp8.
+
+    A copy is ``hidden`` bytes, their scales and a header. Experts are spread evenly: 1/n of the copies stays at home.
+    """
+    copy = hidden + SCALE_BYTES * hidden / SCALED_CHANNELS + HEADER_BYTES
+    return _deepep("dispatch", copy * top_k * tokens, ranks)
+
+
+def combine(tokens: Array, top_k: int, hidden: int, ranks: int) -> Operation:
+    """DeepEP's low-latency combine: what experts made of the copies comes back in bf16, and is added up at home."""
+    return _deepep("combine", 2.0 * hidden * top_k * tokens, ranks)
+
+
+def _deepep(name: str, payload: Array, ranks: int) -> Operation:
+    return _collective(name, "deepep", (ranks - 1) / ranks * payload, ranks)
 
 
 def _collective(name: str, variant: str, sent: Array, ranks: int) -> Operation:
