@@ -115,9 +115,9 @@ def test_rows_travel_to_their_experts_and_back() -> None:
     bf16 back; the reductions of attention stay."""
     layout = Layout(2, 4, dp_attention=True, expert_groups=8, all_to_all=True)
     found = sent(forward(layout, batch=8.0))
-    copies = 4 * TOP_K * HIDDEN * 7 / 8
-    assert found["dispatch"] == pytest.approx(LAYERS * copies * (1 + 4 / 128))
-    assert found["combine"] == pytest.approx(LAYERS * copies * 2)
+    copies = 4 * TOP_K * 7 / 8
+    assert found["dispatch"] == pytest.approx(LAYERS * copies * (HIDDEN * (1 + 4 / 128) + 16))
+    assert found["combine"] == pytest.approx(LAYERS * copies * HIDDEN * 2)
     assert found["all_reduce"] == pytest.approx((LAYERS + 1) * 2 * 1 / 2 * 8 * HIDDEN * 2)
     assert found["reduce_scatter"] == 0
 

@@ -26,21 +26,12 @@ def reduce_scatter(payload: Array, ranks: int) -> Operation:
     return _collective("reduce_scatter", "reduce_scatter", (ranks - 1) / ranks * payload, ranks)
 
 
-def dispatch(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
-    """DeepEP's low-latency dispatch: a copy of each of a rank's rows to every expert chosen for it.
-
-    Copies are fp8, with one fp32 scale per 128 channels; (n-1)/n of them leave the rank.
-    """
-    sent = rows * top_k * hidden * (1.0 + 4.0 / 128.0)
-    return _collective("dispatch", "deepep", (ranks - 1) / ranks * sent, ranks)
+def all_to_all(payload: Array, ranks: int) -> Operation:
+    """Each rank sends its ``payload`` bytes, in equal parts, to all, itself included."""
+    return _collective("all_to_all", "all_to_all", (ranks - 1) / ranks * payload, ranks)
 
 
-def combine(rows: Array, top_k: float, hidden: int, ranks: int) -> Operation:
-    """DeepEP's low-latency combine: what the experts made of a rank's rows, in bf16, on its way back."""
-    return _collective("combine", "deepep", (ranks - 1) / ranks * 2.0 * rows * top_k * hidden, ranks)
-
-
-def dispatch(tokens: Array, top_k: int, hidden: int, ranks: int) -> Operation:
+def dispatch(tokens: Array, top_k: float, hidden: int, ranks: int) -> Operation:
     """DeepEP's low-latency dispatch: each of a rank's ``tokens`` goes to all of its experts, once for each, in fp8.
 
     A copy is ``hidden`` bytes, their scales and a header. Experts are spread evenly: 1/n of the copies stays at home.
@@ -49,7 +40,7 @@ def dispatch(tokens: Array, top_k: int, hidden: int, ranks: int) -> Operation:
     return _deepep("dispatch", copy * top_k * tokens, ranks)
 
 
-def combine(tokens: Array, top_k: int, hidden: int, ranks: int) -> Operation:
+def combine(tokens: Array, top_k: float, hidden: int, ranks: int) -> Operation:
     """DeepEP's low-latency combine: what experts made of the copies comes back in bf16, and is added up at home."""
     return _deepep("combine", 2.0 * hidden * top_k * tokens, ranks)
 
