@@ -185,7 +185,6 @@ def symmetric_buffer(elements: int, here: Place) -> torch.Tensor:
     shared = torch._C._distributed_c10d._SymmetricMemory
     if shared.has_multicast_support(torch._C._autograd.DeviceType.CUDA, here.device.index):
         raise RuntimeError("multicast is not off")
-    symmetric.set_backend("CUDA")
     buffer = symmetric.empty(elements, dtype=DTYPE, device=here.device)
     symmetric.rendezvous(buffer, _group_name())
     return buffer.zero_()
