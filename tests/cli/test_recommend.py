@@ -13,6 +13,7 @@ from tests.cli.conftest import Run
 from wmtp_sim.api import estimate, recommend
 from wmtp_sim.catalog.commands import read_command
 from wmtp_sim.preflight import preflight
+from wmtp_sim.units import milliseconds
 
 MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
 
@@ -47,6 +48,30 @@ def test_without_an_acceptance_there_are_needs_and_no_choice(run: Run) -> None:
     assert document["choice"] is None
     assert document["options"][1]["accept_length_needed_on_mix"] > 1
     assert "Break-even over the mix needs" in run(*MIXED).out
+
+
+@pytest.mark.parametrize("slo", [3, 5, 6, 8])
+def test_a_target_is_judged_at_both_ends(run: Run, slo: float) -> None:
+    """The words are those of the document's figures, and what `--slo-certain` is said to choose it chooses."""
+    asked = (*MIXED, "--depth", "1,3", "--alpha", "0.7", "--slo-itl-ms", str(slo))
+    words, document = " ".join(run(*asked).out.split()), run(*asked, "--json").document
+    certain = run(*asked, "--slo-certain", "--json").document
+    assert (document["slo_certain"], certain["slo_certain"]) == (False, True)
+    chosen = document["choice"]
+    if chosen is None:
+        assert "Nothing meets" in words
+        assert certain["choice"] is None
+        assert "the slow end of its range included" in " ".join(run(*asked, "--slo-certain").out.split())
+    elif chosen["longest_itl_high_s"] <= slo / 1e3:
+        assert "even at the slow end of its range" in words
+        assert certain["choice"] == chosen
+    else:
+        assert f"at the slow end of its range {milliseconds(chosen['longest_itl_high_s'])} ms" in words
+        said = re.search(r"--slo-certain would choose (\w+)(?: depth (\d+))?", words)
+        assert (said is None) == (certain["choice"] is None) == ("nothing meets it there" in words)
+        if said is not None:
+            policy, depth = said.groups()
+            assert (certain["choice"]["policy"], certain["choice"]["depth"]) == (policy, int(depth or 0))
 
 
 def test_one_accept_length_is_labelled(run: Run) -> None:
@@ -91,6 +116,7 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
         (("--context", "8K:0.5,64K:half"), "--context: 'half' is not a share"),
         (("--context", "8K:0.5,64K:nan"), "--context: nan is not a share"),
         (("--depth", "0"), "--depth: 0 drafts nothing"),
+        (("--slo-certain",), "--slo-certain: is given without a target"),
         (("--need", "0"), "--need: 0 is not a number above 0"),
     ],
 )

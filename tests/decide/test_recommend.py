@@ -43,6 +43,7 @@ def exhaustive(
     engine: str,
     what_if: bool,
     slo_s: float,
+    certain: bool = False,
 ) -> dict[Option, tuple[float, bool]]:
     """Tokens/s and whether it may be chosen, of each option in order of plainness: one estimate per option and cell."""
     policies = {"sglang": ["native", "flag"], "vllm": ["native"], "ideal": ["native", "flag", "ring"]}[engine]
@@ -60,8 +61,9 @@ def exhaustive(
             answer = point(context, batch, option.depth or 1, window, sink, engine)
             cost = answer.base if option.policy is None else answer.policies[option.policy].cost
             each = float(cost.step_s) / length(survival, option.depth)
+            held = float(cost.high_s) / length(survival, option.depth) if certain else each
             memory = answer.memory[option.policy or "base"]
-            possible &= bool(memory.fits) and each <= slo_s
+            possible &= bool(memory.fits) and held <= slo_s
             seconds += share * each / batch
         possible &= option.window is None or option.window >= option.depth + 1
         found[option] = (1.0 / seconds, possible)
@@ -112,6 +114,46 @@ def test_an_exhaustive_search_agrees(
         place = found.space.options.index(option)
         assert found.judged.rate[place] == pytest.approx(rate, rel=1e-9)
         assert found.judged.possible[place] == can
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("batches", [{1: 1.0}, {1: 0.7, 4: 0.3}])
+@pytest.mark.parametrize("slo_ms", [3.5, 4.2, 5.5, 8, 14])
+def test_a_certain_target_is_met_at_the_slow_end_of_every_step(
+    engine: str, batches: dict[int, float], slo_ms: float
+) -> None:
+    """Against one estimate per option and cell, whose `high_s` is the slow end."""
+    contexts, survival, slo_s = {8192: 0.5, 262144: 0.5}, [0.8, 0.6, 0.4, 0.3], slo_ms / 1e3
+    expected, certain = (
+        recommend(
+            MODEL,
+            GPU,
+            context=list(contexts),
+            batch=list(batches),
+            batch_shares=list(batches.values()),
+            depth=DEPTHS,
+            survival=survival,
+            slo_itl_s=slo_s,
+            slo_certain=wanted,
+            engine=engine,
+        )
+        for wanted in (False, True)
+    )
+    cells = itertools.product(contexts.items(), batches.items())
+    mix = {(c, b): of_context * of_batch for (c, of_context), (b, of_batch) in cells}
+    found = exhaustive(mix, survival, [(4032, 64)], engine, False, slo_s, certain=True)
+    possible = {option: rate for option, (rate, can) in found.items() if can}
+    most = max(possible.values(), default=0.0)
+    best = next((option for option, rate in possible.items() if rate >= most * (1 - INDIFFERENT)), None)
+    assert certain.choice == best
+    assert (None if expected.certain is None else expected.space.options[expected.certain]) == best
+    assert certain.judged is not None
+    assert [o for o, can in zip(certain.space.options, certain.judged.possible, strict=True) if can] == list(possible)
+    if certain.place is not None:
+        assert expected.judged is not None
+        assert expected.place is not None
+        assert certain.judged.slow_latency_s[certain.place] <= slo_s
+        assert expected.judged.rate[expected.place] >= most * (1 - INDIFFERENT)
 
 
 def asked(**changes: Any) -> Recommendation:
@@ -165,6 +207,7 @@ def test_a_target_that_more_acceptance_would_meet_says_from_where() -> None:
     "changes",
     [
         {},
+        {"slo_itl_s": 0.008, "slo_certain": True},
         {"context": [8192, 32768, 2**17], "context_shares": [5, 3, 2], "batch": [1, 4, 16]},
         {"context": 32768, "batch": [2, 8], "alpha": 0.5, "slo_itl_s": 0.02},
         {"alpha": None, "survival": [0.8, 0.6, 0.3, 0.2, 0.1, 0.05]},
@@ -328,6 +371,7 @@ def test_an_accept_length_is_carried_over_by_one_rate_and_says_so() -> None:
         ({"alpha": None, "survival": [0.9, 0.8]}, "--survival: covers depth 2, not depth 6"),
         ({"depth": 0}, "--depth: 0 drafts nothing"),
         ({"slo_itl_s": 0.0}, "--slo-itl-ms: 0 is not a number above 0"),
+        ({"slo_certain": True}, "--slo-certain: is given without a target"),
         ({"need": float("nan")}, "--need: nan is not"),
         ({"context": [8192, 8192]}, "--context: 8192 is given twice"),
         ({"context": [8192, 4096], "context_shares": [1, 0]}, "--context: 0 is not a share"),

@@ -55,6 +55,9 @@ def recommend(
         float | None,
         typer.Option(help="Longest mean time between two tokens of a request, in ms, anywhere in the mix."),
     ] = None,
+    slo_certain: Annotated[
+        bool, typer.Option("--slo-certain", help="Meet it at the slow end of each step's range, too.")
+    ] = False,
     need: Annotated[float, typer.Option(help="Show the accept length needed for this speedup.")] = 1.0,
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Choose among policies that the engine release lacks, too.")
@@ -135,6 +138,7 @@ def recommend(
         alpha=alpha,
         acceptance_source=source,
         slo_itl_s=None if slo_itl_ms is None else slo_itl_ms / 1e3,
+        slo_certain=slo_certain,
         need=need,
         what_if=what_if,
         engine=release,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,35 +32,55 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True)
+class Target:
+    """The longest mean time between two tokens of a request that is allowed, at every cell of a mix.
+
+    ``certain``: whether the slow end of a step's range must meet it too, and not the expected step alone.
+    """
+
+    seconds: float = float("inf")
+    certain: bool = False
+
+
+@dataclass(frozen=True)
 class Judged:
     """Options over a mix.
 
     Attributes:
         rate: tokens/s of the deployment, [..., O]; shares are of generated tokens, so times per token average.
         latency_s: the longest mean time between two tokens of a request among the mix's cells, [..., O].
+        slow_latency_s: the same at the slow end of every step's range; acceptance is as stated.
+        judged_s: of the two, the one that the target is held against.
+        meets: within the target for latency; [..., O].
         fits: in memory at every cell; [..., O].
-        possible: known to the engine, fits, and is within the latency target; [..., O].
+        possible: known to the engine, fits, and meets the target; [..., O].
         chosen: the plainest that is as good as the best; -1 where none is possible; [...].
     """
 
     rate: FloatArray
     latency_s: FloatArray
+    slow_latency_s: FloatArray
+    judged_s: FloatArray
+    meets: NDArray[np.bool_]
     fits: NDArray[np.bool_]
     possible: NDArray[np.bool_]
     chosen: NDArray[np.int64]
 
 
 def judged(
-    space: OptionSpace, priced: Priced, shares: FloatArray, batches: FloatArray, lengths: FloatArray, slo_s: float
+    space: OptionSpace, priced: Priced, shares: FloatArray, batches: FloatArray, lengths: FloatArray, target: Target
 ) -> Judged:
     """What options give: priced [..., O, C, B], shares [C, B], batches [..., B], accept lengths [..., O]."""
-    each = priced.seconds / lengths[..., np.newaxis, np.newaxis]
+    each, slow = (step / lengths[..., np.newaxis, np.newaxis] for step in (priced.seconds, priced.slow_s))
     served = shares > 0
     per_token = (shares * each / batches[..., np.newaxis, np.newaxis, :]).sum(axis=(-2, -1))
-    latency = np.where(served, each, 0.0).max(axis=(-2, -1))
+    latency, slowest = (np.where(served, time, 0.0).max(axis=(-2, -1)) for time in (each, slow))
+    held = slowest if target.certain else latency
     fits = np.broadcast_to((priced.fits | ~served).all(axis=(-2, -1)), latency.shape)
-    possible = space.allowed & fits & (latency <= slo_s)
-    return Judged(1.0 / per_token, latency, fits, possible, plainest(1.0 / per_token, possible))
+    meets = held <= target.seconds
+    possible = space.allowed & fits & meets
+    chosen = plainest(1.0 / per_token, possible)
+    return Judged(1.0 / per_token, latency, slowest, held, meets, fits, possible, chosen)
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ class Recommendation:
         space: the options.
         asked: the mix as stated.
         acceptance, windowed: of native and of windowed drafts; the same where no other was stated.
-        slo_s: the longest mean time between two tokens of a request that is allowed, at every cell of the mix.
+        target: for the time between tokens.
         need: the speedup that the needed accept lengths are for; 1 is break-even.
     """
 
@@ -79,7 +99,7 @@ class Recommendation:
     asked: Mix
     acceptance: Acceptance | None = None
     windowed: Acceptance | None = None
-    slo_s: float = float("inf")
+    target: Target = Target()
     need: float = 1.0
 
     # --- costs and needs, whatever the acceptance ---
@@ -133,9 +153,12 @@ class Recommendation:
     @cached_property
     def judged(self) -> Judged | None:
         """The options over ``mix``; None without an acceptance, or where nothing fits."""
+        return self._judged(self.target)
+
+    def _judged(self, target: Target) -> Judged | None:
         if self.lengths is None or self.mix is None:
             return None
-        return judged(self.space, self.priced, self.mix.shares, self.mix.batches, self.lengths, self.slo_s)
+        return judged(self.space, self.priced, self.mix.shares, self.mix.batches, self.lengths, target)
 
     @cached_property
     def place(self) -> int | None:
@@ -176,16 +199,22 @@ class Recommendation:
         return None if self.judged is None else self._better(~self.judged.fits & self.space.allowed)
 
     @cached_property
+    def certain(self) -> int | None:
+        """The choice among what meets the target at the slow end of its range; None where nothing does."""
+        judged = self._judged(replace(self.target, certain=True))
+        return None if judged is None or judged.chosen < 0 else int(judged.chosen)
+
+    @cached_property
     def nearest_to_target(self) -> int | None:
         """Of what the release has and memory holds, the option with the shortest time between tokens."""
         if self.judged is None:
             return None
-        return _fastest(-self.judged.latency_s, self.judged.fits & self.space.allowed)
+        return _fastest(-self.judged.judged_s, self.judged.fits & self.space.allowed)
 
     def _better(self, among: NDArray[np.bool_]) -> int | None:
         if self.place is None or self.judged is None:
             return None
-        place = _fastest(self.judged.rate, among & (self.judged.latency_s <= self.slo_s))
+        place = _fastest(self.judged.rate, among & self.judged.meets)
         if place is None or self.judged.rate[place] <= self.judged.rate[self.place] * (1 + INDIFFERENT):
             return None
         return place
@@ -220,7 +249,7 @@ class Recommendation:
         else:
             batches = mix.batches_up_to(at)
             priced = self.space.priced(mix.contexts, batches)
-        return judged(self.space, priced, mix.shares, batches, lengths, self.slo_s)
+        return judged(self.space, priced, mix.shares, batches, lengths, self.target)
 
     def _along(self, axis: Axis) -> Iterator[Threshold]:
         for side, samples in self._samples(axis).items():

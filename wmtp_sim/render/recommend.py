@@ -142,7 +142,8 @@ def _options(found: Recommendation) -> Table:
     """Off, the fastest option of each policy, and the runner-up, over the mix."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("over the mix", no_wrap=True)
-    for name in ("accept length", "needed", "tok/s", "speedup", "longest ITL ms"):
+    columns = ("accept length", "needed", "tok/s", "speedup", "longest ITL ms")
+    for name in (*columns, "at the slow end") if _targeted(found) else columns:
         table.add_column(name, justify="right", no_wrap=True)
     places = [found.best_of(policy) for policy in (None, *POLICIES)] + [found.place, found.runner_up]
     for place in sorted({place for place in places if place is not None}):
@@ -162,7 +163,18 @@ def _cells(found: Recommendation, place: int) -> Iterator[str]:
     yield f"{needs[place]:.2f}" if option.policy else "-"
     yield rate(float(judged.rate[place]))
     yield times(float(judged.rate[place] / judged.rate[0]))
-    yield milliseconds(float(judged.latency_s[place])) + ("" if judged.latency_s[place] <= found.slo_s else " over")
+    yield _held(found, judged.latency_s[place])
+    if _targeted(found):
+        yield _held(found, judged.slow_latency_s[place])
+
+
+def _targeted(found: Recommendation) -> bool:
+    return bool(np.isfinite(found.target.seconds))
+
+
+def _held(found: Recommendation, latency_s: float) -> str:
+    """A time between tokens, held against the target."""
+    return milliseconds(float(latency_s)) + ("" if latency_s <= found.target.seconds else " over")
 
 
 # --- the verdict -------------------------------------------------------------------------------------------------
@@ -198,7 +210,15 @@ def sentences(found: Recommendation) -> list[str]:
         lines.append(_needs(found))
     if found.place is None:
         return [*lines, _missed(found), *_changes(found)]
-    return [*lines, _run(found), *_margins(found), *_others(found), *_changes(found), *_switching(found)]
+    return [
+        *lines,
+        _run(found),
+        *_target(found),
+        *_margins(found),
+        *_others(found),
+        *_changes(found),
+        *_switching(found),
+    ]
 
 
 def _needs(found: Recommendation) -> str:
@@ -229,14 +249,40 @@ def _run(found: Recommendation) -> str:
     return f"Run depth {found.choice.depth} with {_kv(found.choice)}: {given}, {gain} of no speculation."
 
 
+def _target(found: Recommendation) -> Iterator[str]:
+    """Whether the choice meets the target for latency also where its steps are as slow as they may be."""
+    if not _targeted(found):
+        return
+    assert found.judged is not None
+    target = f"{milliseconds(found.target.seconds)} ms between tokens"
+    expected, slow = (float(each[found.place]) for each in (found.judged.latency_s, found.judged.slow_latency_s))
+    if slow <= found.target.seconds:
+        both = f"{milliseconds(slow)} ms, {milliseconds(expected)} expected"
+        yield f"Meets {target} even at the slow end of its range: {both}."
+    else:
+        there = "nothing meets it there" if found.certain is None else _certain(found, found.certain)
+        said = f"Meets {target} in the expected case, {milliseconds(expected)} ms; at the slow end of its range"
+        yield f"{said} {milliseconds(slow)} ms: {there}."
+
+
+def _certain(found: Recommendation, place: int) -> str:
+    assert found.judged is not None
+    slow = milliseconds(float(found.judged.slow_latency_s[place]))
+    return f"--slo-certain would choose {_described(found, place)}, {slow} ms there"
+
+
 def _missed(found: Recommendation) -> str:
     """Nothing meets the target: what comes nearest."""
     place, judged = found.nearest_to_target, found.judged
     assert place is not None
     assert judged is not None
-    least = milliseconds(float(judged.latency_s[place]))
-    target = milliseconds(found.slo_s)
-    return f"Nothing meets {target} ms between tokens at every cell; {_described(found, place)}: {least} ms."
+    least = milliseconds(float(judged.judged_s[place]))
+    target = f"{milliseconds(found.target.seconds)} ms between tokens at every cell"
+    if not found.target.certain:
+        return f"Nothing meets {target}; {_described(found, place)}: {least} ms."
+    expected = milliseconds(float(judged.latency_s[place]))
+    nearest = f"{_described(found, place)}: {least} ms there, {expected} expected"
+    return f"Nothing meets {target}, the slow end of its range included; {nearest}."
 
 
 def _margins(found: Recommendation) -> Iterator[str]:

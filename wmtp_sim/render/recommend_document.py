@@ -45,7 +45,8 @@ def recommend_document(found: Recommendation, launch: str | None = None) -> dict
             "fits": found.asked_priced.fits[0].tolist(),
         },
         "acceptance": _acceptance(found),
-        "slo_itl_s": found.slo_s if np.isfinite(found.slo_s) else None,
+        "slo_itl_s": found.target.seconds if np.isfinite(found.target.seconds) else None,
+        "slo_certain": found.target.certain,
         "need": found.need,
         "options": [_option(found, place) for place in range(len(found.space.options))],
         "choice": _choice(found),
@@ -121,6 +122,7 @@ def _option(found: Recommendation, place: int) -> dict[str, Any]:
         "tokens_per_s": None if judged is None else float(judged.rate[place]),
         "speedup": None if judged is None else float(judged.rate[place] / judged.rate[0]),
         "longest_itl_s": None if judged is None else float(judged.latency_s[place]),
+        "longest_itl_high_s": None if judged is None else float(judged.slow_latency_s[place]),
         "possible": None if judged is None else bool(judged.possible[place]),
     }
 
