@@ -183,10 +183,43 @@ def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ..
     assert words in refused("recommend", *flags, "--gpu", "h200", "--context", "64K")
 
 
-@pytest.mark.parametrize("flags", [("--weights", "fp8"), ("--engine", "trtllm"), ("--drafter", "eagle")])
-def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...]) -> None:
-    ran = run("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json", *flags)
-    assert ran.document["launch"] is None
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (("--weights", "int4"), "sglang 0.5.23 converts this checkpoint's weights to int4 (--weights)"),
+        (("--head-weights", "fp8"), "--head-weights fp8"),
+        (("--draft-weights", "fp8"), "--draft-weights fp8"),
+        (("--engine", "trtllm"), "no flags are known of 'trtllm'"),
+        (("--engine", "llama.cpp"), "no flags are known of 'llama.cpp'"),
+        (("--engine", "vllm@pre-split"), "no flags are known of vllm pre-split"),
+        (("--drafter", "eagle"), "the checkpoint of --drafter eagle"),
+        (("--what-if",), "no flag of sglang 0.5.23 gives drafts a ring"),
+        (("--engine", "sglang@26.06"), "no flag of sglang 26.06 gives drafts a ring"),
+    ],
+)
+def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...], names: str) -> None:
+    """One line says what cannot be said, and nothing else stands in for the command."""
+    asked = ("recommend", "qwen3.5-27b", "--gpu", "h200", "--tp", "2", "--context", "1M", "--alpha", "0.9", *flags)
+    document, words = run(*asked, "--json").document, run(*asked).out
+    assert document["choice"]["policy"] != "off"
+    assert document["launch"] is None
+    assert names in document["launch_unsaid"]
+    assert f"no launch line: {document['launch_unsaid']}" in " ".join(words.split())
+    assert "launch line (" not in words
+
+
+def test_weights_that_a_flag_converts_are_said(run: Run) -> None:
+    asked = ("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json")
+    stated = run(*asked, "--weights", "fp8").document
+    assert stated["launch_unsaid"] is None
+    again = run("recommend", *asked[2:], "--from-command", stated["launch"]).document
+    assert again["choice"] == stated["choice"]
+    assert again["launch"] == stated["launch"]
+
+
+def test_nothing_chosen_is_nothing_to_start(run: Run) -> None:
+    document = run(*MIXED, "--alpha", "0.6", "--slo-itl-ms", "0.1", "--json").document
+    assert document["launch"] is document["launch_unsaid"] is None
 
 
 def test_what_a_window_may_cost(run: Run) -> None:

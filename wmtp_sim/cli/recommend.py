@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -31,11 +31,6 @@ from wmtp_sim.cli.options import (
     WindowedAcceptLength,
     checked_source,
 )
-
-if TYPE_CHECKING:
-    from wmtp_sim.decide.recommend import Recommendation
-    from wmtp_sim.spec.deployment import ServerDeployment
-    from wmtp_sim.spec.engine import Engine
 
 
 def recommend(
@@ -104,6 +99,7 @@ def recommend(
     from wmtp_sim.api import recommend as recommend_deployment
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.models import hub_name
+    from wmtp_sim.cli.launching import converted, launch, of_command, of_options, with_formats
     from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted
     from wmtp_sim.errors import InputError
     from wmtp_sim.render.files import check_output
@@ -111,7 +107,13 @@ def recommend(
     source = checked_source(acceptance_source)
     release = load_engine(engine, engine_set or ())
     named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
-    started, release, unused = _started(model, from_command, release, named, tp, expert_parallel, kv, draft_kv)
+    if from_command is None:
+        started = of_options(model, release, tp, expert_parallel, kv, draft_kv)
+    else:
+        stated = {"MODEL": model, "--tp": tp != "1", "--expert-parallel": expert_parallel, "--kv": kv}
+        started = of_command(from_command, release if named else None, stated | {"--draft-kv": draft_kv})
+    started = with_formats(started, weights, head_weights, draft_weights, drafter)
+    served = started.deployment
     if table is not None:
         check_output(table, (".json",), "--table")
     contexts, context_shares = weighted(context, "--context")
@@ -121,7 +123,7 @@ def recommend(
     axes = {"--context": contexts, "--batch": batches, "--depth": depths or [], "--window": windows, "--sink": sinks}
     refuse_large({flag: values for flag, values in axes.items() if values})
     found = recommend_deployment(
-        hub_name(started.model),
+        hub_name(served.model),
         gpu,
         context=contexts,
         context_shares=context_shares,
@@ -141,36 +143,35 @@ def recommend(
         slo_certain=slo_certain,
         need=need,
         what_if=what_if,
-        engine=release,
+        engine=started.engine,
         drafter=drafter,
-        weights=weights or _converted(started, release),
+        weights=weights or converted(started),
         head_weights=head_weights,
         draft_weights=draft_weights,
-        kv=started.kv,
-        draft_kv=started.draft_kv,
+        kv=served.kv,
+        draft_kv=served.draft_kv,
         overlap=overlap,
         routing_skew=routing_skew,
-        expert_parallel=min(started.ep, started.tp) if started.ep > 1 else False,
-        tp=started.tp,
+        expert_parallel=min(served.ep, served.tp) if served.ep > 1 else False,
+        tp=served.tp,
         profile=profile,
     )
     if table is not None and found.depth_table is None:
         if found.acceptance is None:
             raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
         raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
-    unsaid = weights or head_weights or draft_weights or drafter not in ("mtp", "none")
-    line = None if unsaid else _launch_line(found, started, unused)
+    started_with = launch(found, started)
     if as_json:
         import json
 
         from wmtp_sim.render.recommend_document import recommend_document
 
-        typer.echo(json.dumps(recommend_document(found, line), allow_nan=False))
+        typer.echo(json.dumps(recommend_document(found, started_with.line, started_with.unsaid), allow_nan=False))
     else:
         from wmtp_sim.render.console import stdout_console
         from wmtp_sim.render.recommend import print_recommendation
 
-        print_recommendation(found, stdout_console(), line)
+        print_recommendation(found, stdout_console(), started_with.line, started_with.unsaid)
     if table is not None:
         import json
 
@@ -178,93 +179,6 @@ def recommend(
         from wmtp_sim.render.recommend_document import table_document
 
         write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
-
-
-def _started(
-    model: str | None,
-    command: str | None,
-    release: Engine,
-    named: bool,
-    tp: str,
-    expert_parallel: bool,
-    kv: str | None,
-    draft_kv: str | None,
-) -> tuple[ServerDeployment, Engine, tuple[str, ...]]:
-    """The server that is asked about, its engine, and words of its command that nothing here is made of.
-
-    Raises:
-        InputError: neither the options nor a command name a model, or both do.
-    """
-    from wmtp_sim.catalog.commands import read_command
-    from wmtp_sim.cli.ranges import whole
-    from wmtp_sim.errors import InputError
-    from wmtp_sim.spec.deployment import ServerDeployment
-
-    if command is None:
-        if model is None:
-            raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
-        ranks = whole(tp, "--tp")
-        whole_experts = ranks if expert_parallel else 1
-        stated = ServerDeployment(
-            model=model, engine=release.name, tp=ranks, ep=whole_experts, kv=kv, draft_kv=draft_kv
-        )
-        return stated, release, ()
-    options = {"MODEL": model, "--tp": tp != "1", "--expert-parallel": expert_parallel, "--kv": kv}
-    options["--draft-kv"] = draft_kv
-    if said := next((name for name, value in options.items() if value), None):
-        raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
-    read = read_command(command, release if named else None)
-    for words in (*read.line.unknown, *read.line.unpriced):
-        typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
-    served = read.deployment
-    if served.depth and (served.method != "mtp" or served.topk > 1):
-        raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
-    if served.dp > 1:
-        typer.echo(f"wmtp: --from-command: one of its {served.dp} replicas is priced", err=True)
-    memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
-    return served, read.engine.model_copy(update=memory), read.unused
-
-
-def _converted(started: ServerDeployment, release: Engine) -> str | None:
-    """The format that a command's engine converts weights to on loading."""
-    if started.quantization is None:
-        return None
-    from wmtp_sim.catalog.flags import vocabulary
-    from wmtp_sim.catalog.models import hub_name, load_model
-    from wmtp_sim.preflight import converted_weights
-
-    return converted_weights(started, vocabulary(release), load_model(hub_name(started.model)))
-
-
-def _launch_line(found: Recommendation, started: ServerDeployment, unused: tuple[str, ...]) -> str | None:
-    """The command that starts what was chosen, all else as it was; None where nothing was, or where no flags say it.
-
-    No flags are known of some engines, and none start a what-if policy.
-    """
-    import shlex
-
-    from wmtp_sim.catalog.launch import launch_line
-    from wmtp_sim.errors import InputError
-
-    option = found.choice
-    if option is None or found.mix is None or option.policy == "ring":
-        return None
-    chosen = {
-        "depth": option.depth,
-        "verify_rows": None,
-        "window": option.window,
-        "sink": option.sink if option.window is not None else None,
-        "context": started.context or int(found.mix.contexts.max()),
-        "max_running": started.max_running or int(found.mix.batches.max()),
-        "draft_kv": started.draft_kv if option.depth else None,
-    }
-    if option.window is not None:  # whichever backend the command drafts on may not honour a window
-        chosen["draft_attention_backend"] = None
-    try:
-        words = launch_line(started.model_copy(update=chosen), found.space.deployment.engine).words
-    except InputError:
-        return None
-    return shlex.join((*words, *unused))
 
 
 def _depth_of(at: list[str] | tuple[str, ...]) -> int | None:

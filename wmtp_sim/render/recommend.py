@@ -35,8 +35,11 @@ UNWINNABLE = "x"
 WHY = {"speed": "", "memory": " (memory)", "target": " (target missed)"}
 
 
-def print_recommendation(found: Recommendation, console: Console, launch: str | None = None) -> None:
-    """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice."""
+def print_recommendation(
+    found: Recommendation, console: Console, launch: str | None = None, unsaid: str | None = None
+) -> None:
+    """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice, or why there
+    is none."""
     _heading(found, console)
     console.print(Text(_surface_title(found)))
     console.print(_surface(found))
@@ -49,6 +52,8 @@ def print_recommendation(found: Recommendation, console: Console, launch: str | 
     if launch is not None:
         console.print(Text("launch line (wmtp preflight --from-command tells its traps):"))
         console.print(Text(launch), soft_wrap=True)
+    elif unsaid is not None:
+        console.print(Text(f"no launch line: {unsaid}"))
 
 
 def notices(found: Recommendation) -> list[Warning]:

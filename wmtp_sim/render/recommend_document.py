@@ -26,8 +26,9 @@ RULE = (
 )
 
 
-def recommend_document(found: Recommendation, launch: str | None = None) -> dict[str, Any]:
-    """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command is."""
+def recommend_document(found: Recommendation, launch: str | None = None, unsaid: str | None = None) -> dict[str, Any]:
+    """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command starts it,
+    and ``launch_unsaid`` is then what no flag says."""
     deployment = found.space.deployment
     table = found.depth_table
     return {
@@ -51,6 +52,7 @@ def recommend_document(found: Recommendation, launch: str | None = None) -> dict
         "options": [_option(found, place) for place in range(len(found.space.options))],
         "choice": _choice(found),
         "launch": launch,
+        "launch_unsaid": unsaid,
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
