@@ -105,6 +105,69 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_depths_by_batch_in_the_engines_words(run: Run, tmp_path: Path, engine: str) -> None:
+    """The file and the line say what `by_batch` of the table says, with the draft KV of the table."""
+    table, path = tmp_path / "t.json", tmp_path / "depths.json"
+    asked = (*MIXED[:4], "--context", "8K,64K", "--batch", "1:64", "--alpha", "0.55", "--engine", engine)
+    ran = run(*asked, "--table", table, "--by-batch", path, "--json")
+    found, content, ours = ran.document["by_batch"], *(json.loads(each.read_text()) for each in (path, table))
+    assert content == found["file"]
+    depths = {row["up_to"]: row["depth"] for row in ours["by_batch"]}
+    assert len(set(depths.values())) > 1
+    for batch, depth in depths.items():
+        assert next(row["depth"] for row in found["depths"] if batch <= row["up_to"]) == depth
+    read = read_command(found["launch"])
+    assert (read.deployment.depth, read.deployment.window) == (max(depths.values()), ours["window"])
+    assert preflight(read, "h200").passed
+    if engine == "sglang":
+        assert read.line.value("--speculative-adaptive-config") == str(path)
+        assert {int(first): slot["candidate_steps"] for first, slot in content.items()} == {
+            row["above"] + 1: [row["depth"]] for row in found["depths"]
+        }
+    else:
+        assert read.line.value("--speculative-config") == content
+    words = " ".join(run(*asked, "--by-batch", path).out.split())
+    assert f"launch line by batch (depth {found['depths'][0]['depth']} up to batch" in words
+    assert f"{ours['batch_only_loss']:.1%}".replace("%", " % less than by batch and context") in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--engine", "trtllm"), "no flags are known of 'trtllm'"),
+        (("--weights", "int4"), "--by-batch: no flag of sglang 0.5.23 converts"),
+        (("--what-if",), "--by-batch: no flag of sglang 0.5.23 gives drafts a ring"),
+        (("--alpha", "0.01"), "--by-batch: no depth pays at any batch of the mix; start without speculation"),
+    ],
+)
+def test_depths_by_batch_that_no_line_says(
+    refused: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    alpha = () if "--alpha" in flags else ("--alpha", "0.9")
+    path = tmp_path / "d.json"
+    assert words in refused(*MIXED[:4], "--context", "1M", *alpha, *flags, "--by-batch", path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            "sglang serve Qwen/Qwen3.5-27B --enable-two-batch-overlap",
+            "sglang 0.5.23 keeps one depth with --enable-two-batch-overlap",
+        ),
+        ("vllm serve Qwen/Qwen3.5-27B -dp 2", "vllm 0.33.0 keeps one depth with 2 data-parallel replicas"),
+        ("sglang serve XiaomiMiMo/MiMo-V2-Flash --tp 8", "sglang 0.5.23 keeps one depth for a drafter of 3 heads"),
+    ],
+)
+def test_a_command_under_which_an_engine_keeps_one_depth(run: Run, tmp_path: Path, command: str, words: str) -> None:
+    asked = ("recommend", "--gpu", "h200", "--context", "8K", "--alpha", "0.8", "--from-command", command)
+    ran = run(*asked, "--by-batch", tmp_path / "d.json")
+    assert (ran.status, ran.out) == (2, "")
+    assert f"wmtp: --by-batch: {words}" in ran.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -141,10 +204,13 @@ def test_off_for_want_of_memory_says_so(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("t.txt", "does not end in .json"), ("t.json", "--table: a table of depths needs an acceptance")],
+    [("t.txt", "does not end in .json"), ("t.json", ": a table of depths needs an acceptance")],
 )
-def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, name: str, words: str) -> None:
-    assert words in refused(*MIXED, "--table", tmp_path / name)
+@pytest.mark.parametrize("flag", ["--table", "--by-batch"])
+def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, flag: str, name: str, words: str) -> None:
+    line = refused(*MIXED, flag, tmp_path / name)
+    assert words in line
+    assert line.startswith(flag)
     assert not list(tmp_path.iterdir())
 
 

@@ -63,15 +63,16 @@ class Vocabulary:
     def flag_of(self, field_name: str) -> str | None:
         """The flag that writes a field of a deployment, or None where this release has none."""
         for name in self.grammar.fields.get(field_name, ()):
-            if self._takes(name):
+            if self.flag_takes(name):
                 return name
         return None
 
     def flags_of(self, field_name: str) -> list[str]:
         """Every flag of this release that states a field."""
-        return [name for name in self.grammar.fields.get(field_name, ()) if self._takes(name)]
+        return [name for name in self.grammar.fields.get(field_name, ()) if self.flag_takes(name)]
 
-    def _takes(self, name: str) -> bool:
+    def flag_takes(self, name: str) -> bool:
+        """Whether this release has a flag, or ``--flag.key``."""
         base, dot, key = name.partition(".")
         return base in self.flags and (not dot or base not in self.grammar.keys or key in self.keys(base))
 

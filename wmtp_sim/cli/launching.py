@@ -11,6 +11,9 @@ import typer
 from wmtp_sim.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wmtp_sim.catalog.launch import Launch, LaunchByBatch
     from wmtp_sim.decide.options import Option
     from wmtp_sim.decide.recommend import Recommendation
     from wmtp_sim.spec.deployment import ServerDeployment
@@ -25,21 +28,15 @@ class Started:
         deployment: what is served; its depth and window are those of the command, where there is one.
         engine: the release.
         unused: words of the command that nothing here is made of, and that a line made anew carries along.
+        flags: the command's own.
         unsaid: what options state and no flag of a release says, in words, first of all; empty where there is nothing.
     """
 
     deployment: ServerDeployment
     engine: Engine
     unused: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
     unsaid: str = ""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """The command that starts the choice, or why none does: what cannot be said. Neither where nothing was chosen."""
-
-    line: str | None = None
-    unsaid: str | None = None
 
 
 def of_options(
@@ -76,7 +73,7 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     if served.dp > 1:
         typer.echo(f"wmtp: --from-command: one of its {served.dp} replicas is priced", err=True)
     memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
-    return Started(served, read.engine.model_copy(update=memory), read.unused)
+    return Started(served, read.engine.model_copy(update=memory), read.unused, frozenset(read.line.values))
 
 
 def with_formats(
@@ -121,6 +118,8 @@ def converted(started: Started) -> str | None:
 
 def launch(found: Recommendation, started: Started) -> Launch:
     """The command that starts what was chosen, all else as it was stated; or what cannot be said."""
+    from wmtp_sim.catalog.launch import Launch
+
     if found.choice is None or found.mix is None:
         return Launch()
     unsaid = _unsaid(found, started, found.choice)
@@ -136,8 +135,60 @@ def _line(found: Recommendation, started: Started, option: Option) -> str:
     """Raises `InputError` for what the release has no flag or no word for."""
     from wmtp_sim.catalog.launch import launch_line
 
-    deployment = started.deployment.model_copy(update=_chosen(found, started.deployment, option))
-    return shlex.join((*launch_line(deployment, started.engine).words, *started.unused))
+    words = launch_line(_deployment(found, started.deployment, option), started.engine).words
+    return shlex.join((*words, *started.unused))
+
+
+def launch_by_batch(found: Recommendation, started: Started, path: Path) -> LaunchByBatch:
+    """The command that starts depths by batch, and the file that it is to name.
+
+    Raises:
+        InputError: naming what is in the way of such a command.
+    """
+    from wmtp_sim.catalog.by_batch import FLAG, DepthsByBatch, in_a_file, note
+    from wmtp_sim.catalog.launch import LaunchByBatch, launch_line
+
+    table = found.depth_table
+    if table is None:
+        raise _no_table(found, FLAG)
+    depths = DepthsByBatch(table.ranges, str(path))
+    if depths.deepest == 0:
+        raise InputError(FLAG, "no depth pays at any batch of the mix", "start without speculation")
+    option = replace(table.draft_kv, depth=depths.deepest)
+    unsaid = _unsaid(found, started, option) or _drops_depths(found, started)
+    if unsaid:
+        raise InputError(FLAG, unsaid, "--table has the depths for a router of your own")
+    line = launch_line(_deployment(found, started.deployment, option), started.engine, depths)
+    content = in_a_file(started.engine, depths, line.words)
+    return LaunchByBatch(shlex.join((*line.words, *started.unused)), content, table.ranges, note(started.engine))
+
+
+def _drops_depths(found: Recommendation, started: Started) -> str:
+    """Why an engine would keep one depth whatever it is told by batch; empty where it would not."""
+    from wmtp_sim.catalog.by_batch import syntax
+    from wmtp_sim.catalog.flags import vocabulary
+
+    form, drafter = syntax(vocabulary(started.engine)), found.space.deployment.drafter
+    dropping = sorted(started.flags & set(form.unless))
+    if dropping:
+        return f"{_release(started)} keeps one depth with {dropping[0]}"
+    if started.deployment.dp > 1 and not form.replicas:
+        return f"{_release(started)} keeps one depth with {started.deployment.dp} data-parallel replicas"
+    if drafter is not None and drafter.resident_copies > 1 and not form.several_heads:
+        return f"{_release(started)} keeps one depth for a drafter of {drafter.resident_copies} heads"
+    return ""
+
+
+def refuse_no_table(found: Recommendation, flag: str) -> None:
+    """Raises `InputError` naming a flag that needs a table of depths, where there is none."""
+    if found.depth_table is None:
+        raise _no_table(found, flag)
+
+
+def _no_table(found: Recommendation, flag: str) -> InputError:
+    if found.acceptance is None:
+        return InputError(flag, "a table of depths needs an acceptance", "state --alpha or --survival")
+    return InputError(flag, "no depth's memory fits at every cell", "a smaller --batch or --context")
 
 
 def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
@@ -153,10 +204,10 @@ def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
     return ""
 
 
-def _chosen(found: Recommendation, started: ServerDeployment, option: Option) -> dict[str, Any]:
-    """The fields of a deployment that a choice decides."""
+def _deployment(found: Recommendation, started: ServerDeployment, option: Option) -> ServerDeployment:
+    """A deployment as it was stated, but for what a choice decides."""
     assert found.mix is not None
-    chosen = {
+    chosen: dict[str, Any] = {
         "depth": option.depth,
         "verify_rows": None,
         "window": option.window,
@@ -167,7 +218,7 @@ def _chosen(found: Recommendation, started: ServerDeployment, option: Option) ->
     }
     if option.window is not None:  # whichever backend the command drafts on may not honour a window
         chosen["draft_attention_backend"] = None
-    return chosen
+    return started.model_copy(update=chosen)
 
 
 def _release(started: Started) -> str:

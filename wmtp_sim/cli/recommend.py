@@ -60,6 +60,10 @@ def recommend(
     table: Annotated[
         Path | None, typer.Option(help="Write depths by batch and context, as JSON.", metavar="FILE.json")
     ] = None,
+    by_batch: Annotated[
+        Path | None,
+        typer.Option(help="Write depths by batch alone in the engine's own syntax, for its line.", metavar="FILE.json"),
+    ] = None,
     accept_length: Annotated[
         float | None,
         typer.Option(help="Mean tokens per step, bonus included, at the depth of --at.", rich_help_panel=ACCEPTANCE),
@@ -99,9 +103,16 @@ def recommend(
     from wmtp_sim.api import recommend as recommend_deployment
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.models import hub_name
-    from wmtp_sim.cli.launching import converted, launch, of_command, of_options, with_formats
+    from wmtp_sim.cli.launching import (
+        converted,
+        launch,
+        launch_by_batch,
+        of_command,
+        of_options,
+        refuse_no_table,
+        with_formats,
+    )
     from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted
-    from wmtp_sim.errors import InputError
     from wmtp_sim.render.files import check_output
 
     source = checked_source(acceptance_source)
@@ -114,13 +125,14 @@ def recommend(
         started = of_command(from_command, release if named else None, stated | {"--draft-kv": draft_kv})
     started = with_formats(started, weights, head_weights, draft_weights, drafter)
     served = started.deployment
-    if table is not None:
-        check_output(table, (".json",), "--table")
+    for flag, path in (("--table", table), ("--by-batch", by_batch)):
+        if path is not None:
+            check_output(path, (".json",), flag)
     contexts, context_shares = weighted(context, "--context")
     batches, batch_shares = weighted(batch, "--batch")
-    depths = None if depth is None else counting(depth, "--depth")
+    drafted = None if depth is None else counting(depth, "--depth")
     windows, sinks = doubling(window, "--window"), doubling(sink, "--sink")
-    axes = {"--context": contexts, "--batch": batches, "--depth": depths or [], "--window": windows, "--sink": sinks}
+    axes = {"--context": contexts, "--batch": batches, "--depth": drafted or [], "--window": windows, "--sink": sinks}
     refuse_large({flag: values for flag, values in axes.items() if values})
     found = recommend_deployment(
         hub_name(served.model),
@@ -129,7 +141,7 @@ def recommend(
         context_shares=context_shares,
         batch=batches,
         batch_shares=batch_shares,
-        depth=depths,
+        depth=drafted,
         window=windows,
         sink=sinks,
         accept_length=accept_length,
@@ -156,22 +168,21 @@ def recommend(
         tp=served.tp,
         profile=profile,
     )
-    if table is not None and found.depth_table is None:
-        if found.acceptance is None:
-            raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
-        raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
+    if table is not None:
+        refuse_no_table(found, "--table")
     started_with = launch(found, started)
+    depths = None if by_batch is None else launch_by_batch(found, started, by_batch)
     if as_json:
         import json
 
         from wmtp_sim.render.recommend_document import recommend_document
 
-        typer.echo(json.dumps(recommend_document(found, started_with.line, started_with.unsaid), allow_nan=False))
+        typer.echo(json.dumps(recommend_document(found, started_with, depths), allow_nan=False))
     else:
         from wmtp_sim.render.console import stdout_console
         from wmtp_sim.render.recommend import print_recommendation
 
-        print_recommendation(found, stdout_console(), started_with.line, started_with.unsaid)
+        print_recommendation(found, stdout_console(), started_with, depths)
     if table is not None:
         import json
 
@@ -179,6 +190,10 @@ def recommend(
         from wmtp_sim.render.recommend_document import table_document
 
         write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
+    if by_batch is not None and depths is not None:
+        from wmtp_sim.render.files import write_text
+
+        write_text(by_batch, depths.content + "\n")
 
 
 def _depth_of(at: list[str] | tuple[str, ...]) -> int | None:

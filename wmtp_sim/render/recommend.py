@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
@@ -36,7 +37,7 @@ WHY = {"speed": "", "memory": " (memory)", "target": " (target missed)"}
 
 
 def print_recommendation(
-    found: Recommendation, console: Console, launch: str | None = None, unsaid: str | None = None
+    found: Recommendation, console: Console, launch: Launch | None = None, by_batch: LaunchByBatch | None = None
 ) -> None:
     """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice, or why there
     is none."""
@@ -49,11 +50,24 @@ def print_recommendation(
         console.print(Text(line, style="bold"))
     for warning in notices(found):
         console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
-    if launch is not None:
+    if launch is not None and launch.line is not None:
         console.print(Text("launch line (wmtp preflight --from-command tells its traps):"))
-        console.print(Text(launch), soft_wrap=True)
-    elif unsaid is not None:
-        console.print(Text(f"no launch line: {unsaid}"))
+        console.print(Text(launch.line), soft_wrap=True)
+    elif launch is not None and launch.unsaid is not None:
+        console.print(Text(f"no launch line: {launch.unsaid}"))
+    if by_batch is not None:
+        _print_by_batch(found, console, by_batch)
+
+
+def _print_by_batch(found: Recommendation, console: Console, launch: LaunchByBatch) -> None:
+    """The command that changes the depth with the batch, and what an engine that looks up no more than that loses."""
+    table = found.depth_table
+    assert table is not None
+    first, *others = (f"{depth} up to batch {last}" for _, last, depth in launch.ranges)
+    depths, loss = ", ".join([f"depth {first}", *others]), f"{table.batch_only_loss:.1%}".replace("%", " %")
+    note = f"; {launch.note}" if launch.note else ""
+    console.print(Text(f"launch line by batch ({depths}; {loss} less than by batch and context{note}):"))
+    console.print(Text(launch.line), soft_wrap=True)
 
 
 def notices(found: Recommendation) -> list[Warning]:

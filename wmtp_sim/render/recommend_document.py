@@ -5,11 +5,13 @@ Seconds, tokens, tokens per second. Arrays over the mix are nested by context, t
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.depth_table import MARGIN, DepthTable, Interval, Row
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
@@ -26,9 +28,12 @@ RULE = (
 )
 
 
-def recommend_document(found: Recommendation, launch: str | None = None, unsaid: str | None = None) -> dict[str, Any]:
+def recommend_document(
+    found: Recommendation, launch: Launch | None = None, by_batch: LaunchByBatch | None = None
+) -> dict[str, Any]:
     """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command starts it,
-    and ``launch_unsaid`` is then what no flag says."""
+    and ``launch_unsaid`` is then what no flag says; ``by_batch`` is null where it was not asked for."""
+    launch = launch or Launch()
     deployment = found.space.deployment
     table = found.depth_table
     return {
@@ -51,8 +56,9 @@ def recommend_document(found: Recommendation, launch: str | None = None, unsaid:
         "need": found.need,
         "options": [_option(found, place) for place in range(len(found.space.options))],
         "choice": _choice(found),
-        "launch": launch,
-        "launch_unsaid": unsaid,
+        "launch": launch.line,
+        "launch_unsaid": launch.unsaid,
+        "by_batch": None if by_batch is None else _by_batch(by_batch),
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
@@ -166,6 +172,11 @@ def _switching(table: DepthTable) -> dict[str, Any]:
         "tokens_per_s": table.switching,
         "batch_only_loss": table.batch_only_loss,
     }
+
+
+def _by_batch(launch: LaunchByBatch) -> dict[str, Any]:
+    ranges = [{"above": first - 1, "up_to": last, "depth": depth} for first, last, depth in launch.ranges]
+    return {"launch": launch.line, "file": json.loads(launch.content), "depths": ranges, "note": launch.note or None}
 
 
 def _row(row: Row) -> dict[str, Any]:
