@@ -64,7 +64,10 @@ class LaunchByBatch:
 
 
 def launch_line(
-    deployment: ServerDeployment, engine: Engine | None = None, by_batch: DepthsByBatch | None = None
+    deployment: ServerDeployment,
+    engine: Engine | None = None,
+    by_batch: DepthsByBatch | None = None,
+    vendor: str = "nvidia",
 ) -> LaunchLine:
     """The command that starts a deployment.
 
@@ -74,13 +77,14 @@ def launch_line(
         deployment: what is served. Depth 0 writes no speculation flag.
         engine: where it was loaded already; else ``deployment.engine`` names it.
         by_batch: depths that change with the batch, of which the deployment states the deepest.
+        vendor: whose GPU it is started on.
 
     Raises:
         InputError: what this release has no flag or no word for, by the option that states it, or an engine whose
             flags are not known.
     """
     known = vocabulary(engine or deployment.engine)
-    drafting = _drafting(deployment, known) if deployment.depth else {}
+    drafting = _drafting(deployment, known, vendor) if deployment.depth else {}
     stated = {name: getattr(deployment, name) for name in _SERVING}
     said = {name: value for name, value in stated.items() if value not in (None, _PLAIN.get(name))}
     if deployment.depth == 0 and deployment.window is not None:
@@ -99,7 +103,7 @@ def launch_line(
     return LaunchLine((*words, *flags))
 
 
-def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
+def _drafting(deployment: ServerDeployment, known: Vocabulary, vendor: str) -> dict[str, Any]:
     """The speculation flags of a deployment that drafts."""
     found = {name: getattr(deployment, name) for name in _DRAFTING}
     rules = known.grammar.drafting
@@ -114,7 +118,7 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]
     if deployment.window is not None:
         _refuse_window(known, deployment.method)
         if deployment.method == "mtp":  # other heads make the window their own, on any backend
-            found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
+            found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend_on(vendor)
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -135,8 +135,9 @@ def _line(found: Recommendation, started: Started, option: Option) -> str:
     """Raises `InputError` for what the release has no flag or no word for."""
     from wmtp_sim.catalog.launch import launch_line
 
-    words = launch_line(_deployment(found, started.deployment, option), started.engine).words
-    return shlex.join((*words, *started.unused))
+    vendor = found.space.deployment.machine.gpu.vendor
+    line = launch_line(_deployment(found, started.deployment, option), started.engine, vendor=vendor)
+    return shlex.join((*line.words, *started.unused))
 
 
 def launch_by_batch(found: Recommendation, started: Started, path: Path) -> LaunchByBatch:
@@ -158,7 +159,8 @@ def launch_by_batch(found: Recommendation, started: Started, path: Path) -> Laun
     unsaid = _unsaid(found, started, option) or _drops_depths(found, started)
     if unsaid:
         raise InputError(FLAG, unsaid, "--table has the depths for a router of your own")
-    line = launch_line(_deployment(found, started.deployment, option), started.engine, depths)
+    vendor = found.space.deployment.machine.gpu.vendor
+    line = launch_line(_deployment(found, started.deployment, option), started.engine, depths, vendor)
     content = in_a_file(started.engine, depths, line.words)
     return LaunchByBatch(shlex.join((*line.words, *started.unused)), content, table.ranges, note(started.engine))
 

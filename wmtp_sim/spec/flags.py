@@ -54,13 +54,18 @@ class Drafting(Spec):
         unset_depth: depth where speculation is on and none is stated; None where the engine refuses that.
         states_rows: whether a line states depth, topk and verified rows, all three.
         window_backends: draft attention backends that honour a draft window; empty where no flag windows a draft.
-        window_backend: the one of them to write where none is stated.
+        window_backend: the one of them to write where none is stated; ``elsewhere`` is that for GPUs not NVIDIA's.
     """
 
     unset_depth: int | None = Field(default=None, ge=1, le=64)
     states_rows: bool = False
     window_backends: tuple[str, ...] = ()
     window_backend: str | None = None
+    elsewhere: str | None = None
+
+    def window_backend_on(self, vendor: str) -> str | None:
+        """The draft attention backend to write beside a window, on a GPU of a vendor, which may not be stated."""
+        return self.window_backend if vendor in ("nvidia", "") or self.elsewhere is None else self.elsewhere
 
 
 class ByBatch(Spec):
