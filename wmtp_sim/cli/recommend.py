@@ -95,7 +95,9 @@ def recommend(
     ] = None,
     from_command: Annotated[
         str | None,
-        typer.Option(help="Instead of MODEL, --engine, ranks and caches: a launch command, or a file of arguments."),
+        typer.Option(
+            help="Instead of MODEL, --engine, ranks and caches: a launch command, a script, or a file of arguments."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
