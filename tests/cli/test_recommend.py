@@ -39,6 +39,10 @@ def test_the_document_says_what_python_says(run: Run) -> None:
     assert document["choice"]["engine"] == document["engine"]
     assert [option["tokens_per_s"] for option in document["options"]] == pytest.approx(found.judged.rate)
     assert len(document["thresholds"]) == len(found.thresholds)
+    assert [(each["axis"], each["gap"]) for each in document["standing"]] == [(s.axis, s.gap) for s in found.standing]
+    assert [each["intervals"] for each in document["standing"]] == [
+        [list(p) for p in s.intervals] for s in found.standing
+    ]
     assert document["options"][1]["accept_length_needed"] == pytest.approx(found.needed[1])
     assert document["acceptance"]["other_depths"] == "as stated"
 

@@ -13,7 +13,7 @@ from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
-from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.decide.thresholds import Axis, Threshold
 from wmtp_sim.decide.warnings import Warning, warnings
 from wmtp_sim.render.verdict import named
 from wmtp_sim.step.compose import POLICIES
@@ -358,10 +358,30 @@ def _adds(found: Recommendation, place: int) -> str:
 
 def _changes(found: Recommendation) -> Iterator[str]:
     """One line for each thing that would change the choice."""
-    for axis, label in (("acceptance", "accept length"), ("context", "context"), ("batch", "batch")):
+    labels: dict[Axis, str] = {"acceptance": "accept length", "context": "context", "batch": "batch"}
+    for axis, label in labels.items():
         parts = [_change(found, each) for each in found.thresholds if each.axis == axis]
         if parts:
-            yield f"Instead, at {label}{_scaled(found, axis)} {'; '.join(parts)}."
+            yield f"Instead, at {label}{_scaled(found, axis)} {'; '.join(parts)}.{_again(found, axis)}"
+
+
+def _again(found: Recommendation, axis: Axis) -> str:
+    """Where beyond a change the choice stands again: all intervals but the one that holds what was stated."""
+    standing = next(each for each in found.standing if each.axis == axis)
+    lengths = axis == "acceptance"
+    shown = standing.accept_lengths if lengths else standing.intervals
+    apart = [
+        pair for pair, at in zip(shown, standing.intervals, strict=True) if not at[0] <= found.stated(axis) <= at[1]
+    ]
+    if not apart:
+        return ""
+    places = (_ends(low, high, ".2f" if lengths else ",.0f") for low, high in apart)
+    again = "nothing is possible" if found.place is None else _described(found, found.place)
+    return f" Again {again} at {' and '.join(places)}."
+
+
+def _ends(low: float, high: float, form: str) -> str:
+    return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
 def _scaled(found: Recommendation, axis: str) -> str:

@@ -16,7 +16,7 @@ from wmtp_sim.decide.depth_table import MARGIN, DepthTable, Interval, Row
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
-from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.decide.thresholds import Standing, Threshold
 from wmtp_sim.render.recommend import notices
 
 SCHEMA, TABLE_SCHEMA = "wmtp-recommend/1", "wmtp-depth-table/1"
@@ -64,6 +64,7 @@ def recommend_document(
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
         "too_large": None if found.too_large is None else _named(found.space.options[found.too_large]),
         "thresholds": [_threshold(found, each) for each in found.thresholds],
+        "standing": [_standing(each) for each in found.standing],
         "switching": None if table is None else _switching(table),
         "warnings": [{"id": w.id, "text": w.text} for w in notices(found)],
     }
@@ -160,6 +161,10 @@ def _threshold(found: Recommendation, threshold: Threshold) -> dict[str, Any]:
         value = getattr(threshold, name)
         document[name] = None if value is None else _named(value)
     return document
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    return asdict(standing) | {"option": None if standing.option is None else _named(standing.option)}
 
 
 def _switching(table: DepthTable) -> dict[str, Any]:
