@@ -292,6 +292,20 @@ def test_nothing_chosen_is_nothing_to_start(run: Run) -> None:
     assert document["launch"] is document["launch_unsaid"] is None
 
 
+@pytest.mark.parametrize(
+    ("gpu", "context", "backend"),
+    [("h200", "1M", "fa3"), ("b200", "1M", "trtllm_mha"), ("mi300x", "1M", "aiter"), ("h200", "2K", "fa3")],
+)
+def test_a_note_about_the_window_is_for_those_who_choose_one(run: Run, gpu: str, context: str, backend: str) -> None:
+    asked = ("recommend", "qwen3.5-35b-a3b", "--gpu", gpu, "--context", context, "--alpha", "0.7", "--depth", "1,3")
+    document = run(*asked, "--json").document
+    notes = [each["text"] for each in document["warnings"] if each["id"] == "engine-note"]
+    chosen = document["choice"]["window"] is not None
+    assert chosen == (context == "1M")
+    assert [f"({backend}) ignores the window" in note for note in notes] == [True] * chosen
+    assert not chosen or notes[0].split("pass ")[1] in document["launch"]
+
+
 def test_what_a_window_may_cost(run: Run) -> None:
     """At the loss of acceptance that the verdict names, native drafts give as many tokens/s."""
     asked = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "1M", "--depth", "6", "--at", "depth=6")

@@ -76,7 +76,8 @@ def notices(found: Recommendation) -> list[Warning]:
     mix = found.mix or found.asked
     estimate = found.space.of(option, mix.contexts, mix.batches)
     said = TOLD if option.window is not None else (*TOLD, *WINDOWED)
-    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said)]
+    noted = {note.text for note in estimate.engine.notes if note.window and option.window is None}
+    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said and w.text not in noted)]
 
 
 def _of_acceptance(found: Recommendation) -> Iterator[Warning]:
