@@ -18,7 +18,7 @@ from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, pro
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.field import FieldComparison, compare_field
 from wmtp_sim.decide.options import OptionSpace
-from wmtp_sim.decide.recommend import Recommendation
+from wmtp_sim.decide.recommend import Recommendation, Target
 from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
@@ -179,6 +179,7 @@ def recommend(
     alpha: float | None = None,
     acceptance_source: Source = "given",
     slo_itl_s: float | None = None,
+    slo_certain: bool = False,
     need: float = 1.0,
     what_if: bool = False,
     **deployment: Any,
@@ -195,6 +196,7 @@ def recommend(
             any, only what each option needs is answered.
         windowed_accept_length: of windowed drafts at ``at_depth``.
         slo_itl_s: the longest mean time between two tokens of a request, in seconds, at every context and batch.
+        slo_certain: whether the slow end of each step's range must meet it too, and not the expected step alone.
         need: the speedup that the needed accept lengths are for.
         what_if: also choose policies that the engine release lacks.
 
@@ -207,6 +209,8 @@ def recommend(
     for flag, value in (("--slo-itl-ms", slo_itl_s), ("--need", need)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(flag, f"{value:g} is not a number above 0", f"for example {flag} {_EXAMPLES[flag]}")
+    if slo_certain and slo_itl_s is None:
+        raise InputError("--slo-certain", "is given without a target", "for example --slo-itl-ms 20 --slo-certain")
     lengths = {"--accept-length": accept_length, "--windowed-accept-length": windowed_accept_length}
     stated_at = _stated_at(depths, at_depth, [flag for flag, value in lengths.items() if value is not None])
     known = stated_at if accept_length is not None else max(depths)
@@ -231,7 +235,8 @@ def recommend(
             "--drafter", "none drafts nothing, so there is nothing to choose", "mtp, eagle or a draft model"
         )
     space = OptionSpace(point, depths, tuple(pairs), what_if)
-    return Recommendation(space, mix, acceptance, windowed, slo_itl_s or float("inf"), need)
+    target = Target() if slo_itl_s is None else Target(slo_itl_s, slo_certain)
+    return Recommendation(space, mix, acceptance, windowed, target, need)
 
 
 _EXAMPLES = {"--slo-itl-ms": "20", "--need": "1.2"}

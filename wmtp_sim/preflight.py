@@ -115,7 +115,7 @@ def preflight(
         kv_pool_tokens=kv_pool_tokens,
         random_data=random_data,
     )
-    launch = None if isinstance(deployment, Command) else _launch(stated, known)
+    launch = None if isinstance(deployment, Command) else _launch(stated, known, device)
     return Preflight(stated, priced, traps(case, book), launch)
 
 
@@ -146,10 +146,10 @@ def _checkpoint(reference: str) -> tuple[int, int] | None:
     return None if found is None else (found.tensors, found.head_tensors)
 
 
-def _launch(stated: ServerDeployment, known: Vocabulary) -> LaunchLine | None:
+def _launch(stated: ServerDeployment, known: Vocabulary, gpu: Gpu) -> LaunchLine | None:
     """The line that starts a deployment, where the release can be told all of it: else a trap says why not."""
     try:
-        return launch_line(stated, known.engine)
+        return launch_line(stated, known.engine, vendor=gpu.vendor)
     except InputError as error:
         if error.field in ("--window", "--sink"):
             return None

@@ -96,6 +96,25 @@ def test_what_the_user_measured(run: Run) -> None:
     assert "[random-data]" in ran.out
 
 
+def test_a_script(run: Run, refused: Callable[..., str], tmp_path: Path) -> None:
+    """The command in a file is the command as text, and variables exported before it count as its own."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"#!/bin/sh\nexport SGLANG_SIMULATE_ACC_LEN=3\nexec {GOOD} \\\n  --port $PORT\n")
+    ran = run("preflight", "--from-command", path, "--gpu", "h200", "--json")
+    assert ran.status == 0
+    assert (
+        ran.document["deployment"]
+        == run("preflight", "--from-command", GOOD, "--gpu", "h200", "--json").document["deployment"]
+    )
+    assert "acceptance-forced" in [trap["id"] for trap in ran.document["traps"]]
+    asked = ("recommend", "--gpu", "h200", "--context", "8K", "--alpha", "0.5", "--depth", "1", "--from-command")
+    assert run(*asked, path).status == 0
+    path.write_text(f"{GOOD}\n{GOOD}\n")
+    assert "serve.sh starts 2 servers, in lines 1 and 2" in refused(
+        "preflight", "--from-command", path, "--gpu", "h200"
+    )
+
+
 def test_a_file_of_arguments(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text("model: qwen3.5-27b\nspeculative-config:\n  method: mtp\n  num_speculative_tokens: 3\n")

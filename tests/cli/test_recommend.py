@@ -13,6 +13,7 @@ from tests.cli.conftest import Run
 from wmtp_sim.api import estimate, recommend
 from wmtp_sim.catalog.commands import read_command
 from wmtp_sim.preflight import preflight
+from wmtp_sim.units import milliseconds
 
 MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
 
@@ -38,6 +39,10 @@ def test_the_document_says_what_python_says(run: Run) -> None:
     assert document["choice"]["engine"] == document["engine"]
     assert [option["tokens_per_s"] for option in document["options"]] == pytest.approx(found.judged.rate)
     assert len(document["thresholds"]) == len(found.thresholds)
+    assert [(each["axis"], each["gap"]) for each in document["standing"]] == [(s.axis, s.gap) for s in found.standing]
+    assert [each["intervals"] for each in document["standing"]] == [
+        [list(p) for p in s.intervals] for s in found.standing
+    ]
     assert document["options"][1]["accept_length_needed"] == pytest.approx(found.needed[1])
     assert document["acceptance"]["other_depths"] == "as stated"
 
@@ -47,6 +52,30 @@ def test_without_an_acceptance_there_are_needs_and_no_choice(run: Run) -> None:
     assert document["choice"] is None
     assert document["options"][1]["accept_length_needed_on_mix"] > 1
     assert "Break-even over the mix needs" in run(*MIXED).out
+
+
+@pytest.mark.parametrize("slo", [3, 5, 6, 8])
+def test_a_target_is_judged_at_both_ends(run: Run, slo: float) -> None:
+    """The words are those of the document's figures, and what `--slo-certain` is said to choose it chooses."""
+    asked = (*MIXED, "--depth", "1,3", "--alpha", "0.7", "--slo-itl-ms", str(slo))
+    words, document = " ".join(run(*asked).out.split()), run(*asked, "--json").document
+    certain = run(*asked, "--slo-certain", "--json").document
+    assert (document["slo_certain"], certain["slo_certain"]) == (False, True)
+    chosen = document["choice"]
+    if chosen is None:
+        assert "Nothing meets" in words
+        assert certain["choice"] is None
+        assert "the slow end of its range included" in " ".join(run(*asked, "--slo-certain").out.split())
+    elif chosen["longest_itl_high_s"] <= slo / 1e3:
+        assert "even at the slow end of its range" in words
+        assert certain["choice"] == chosen
+    else:
+        assert f"at the slow end of its range {milliseconds(chosen['longest_itl_high_s'])} ms" in words
+        said = re.search(r"--slo-certain would choose (\w+)(?: depth (\d+))?", words)
+        assert (said is None) == (certain["choice"] is None) == ("nothing meets it there" in words)
+        if said is not None:
+            policy, depth = said.groups()
+            assert (certain["choice"]["policy"], certain["choice"]["depth"]) == (policy, int(depth or 0))
 
 
 def test_one_accept_length_is_labelled(run: Run) -> None:
@@ -80,6 +109,77 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_depths_by_batch_in_the_engines_words(run: Run, tmp_path: Path, engine: str) -> None:
+    """The file and the line say what `by_batch` of the table says, with the draft KV of the table."""
+    table, path = tmp_path / "t.json", tmp_path / "depths.json"
+    asked = (*MIXED[:4], "--context", "8K,64K", "--batch", "1:64", "--alpha", "0.55", "--engine", engine)
+    ran = run(*asked, "--table", table, "--by-batch", path, "--json")
+    found, content, ours = ran.document["by_batch"], *(json.loads(each.read_text()) for each in (path, table))
+    assert content == found["file"]
+    depths = {row["up_to"]: row["depth"] for row in ours["by_batch"]}
+    assert len(set(depths.values())) > 1
+    for batch, depth in depths.items():
+        assert next(row["depth"] for row in found["depths"] if batch <= row["up_to"]) == depth
+    read = read_command(found["launch"])
+    assert (read.deployment.depth, read.deployment.window) == (max(depths.values()), ours["window"])
+    assert preflight(read, "h200").passed
+    if engine == "sglang":
+        assert read.line.value("--speculative-adaptive-config") == str(path)
+        assert {int(first): slot["candidate_steps"] for first, slot in content.items()} == {
+            row["above"] + 1: [row["depth"]] for row in found["depths"]
+        }
+    else:
+        assert read.line.value("--speculative-config") == content
+    words = " ".join(run(*asked, "--by-batch", path).out.split())
+    assert f"launch line by batch (depth {found['depths'][0]['depth']} up to batch" in words
+    assert f"{ours['batch_only_loss']:.1%}".replace("%", " % less than by batch and context") in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--engine", "trtllm"), "no flags are known of 'trtllm'"),
+        (("--weights", "int4"), "--by-batch: no flag of sglang 0.5.23 converts"),
+        (("--what-if",), "--by-batch: no flag of sglang 0.5.23 gives drafts a ring"),
+        (
+            ("--dp", "2", "--dp-attention"),
+            "--by-batch: sglang 0.5.23 keeps one depth with 2 groups that share experts; --table",
+        ),
+        (
+            ("--dp", "2", "--engine", "vllm"),
+            "--by-batch: vllm 0.33.0 keeps one depth with 2 data-parallel replicas; --table",
+        ),
+        (("--alpha", "0.01"), "--by-batch: no depth pays at any batch of the mix; start without speculation"),
+    ],
+)
+def test_depths_by_batch_that_no_line_says(
+    refused: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    alpha = () if "--alpha" in flags else ("--alpha", "0.9")
+    path = tmp_path / "d.json"
+    assert words in refused(*MIXED[:4], "--context", "1M", *alpha, *flags, "--by-batch", path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            "sglang serve Qwen/Qwen3.5-27B --enable-two-batch-overlap",
+            "sglang 0.5.23 keeps one depth with --enable-two-batch-overlap",
+        ),
+        ("vllm serve Qwen/Qwen3.5-27B -dp 2", "vllm 0.33.0 keeps one depth with 2 data-parallel replicas"),
+        ("sglang serve XiaomiMiMo/MiMo-V2-Flash --tp 8", "sglang 0.5.23 keeps one depth for a drafter of 3 heads"),
+    ],
+)
+def test_a_command_under_which_an_engine_keeps_one_depth(run: Run, tmp_path: Path, command: str, words: str) -> None:
+    asked = ("recommend", "--gpu", "h200", "--context", "8K", "--alpha", "0.8", "--from-command", command)
+    ran = run(*asked, "--by-batch", tmp_path / "d.json")
+    assert (ran.status, ran.out) == (2, "")
+    assert f"wmtp: --by-batch: {words}" in ran.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -91,6 +191,7 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
         (("--context", "8K:0.5,64K:half"), "--context: 'half' is not a share"),
         (("--context", "8K:0.5,64K:nan"), "--context: nan is not a share"),
         (("--depth", "0"), "--depth: 0 drafts nothing"),
+        (("--slo-certain",), "--slo-certain: is given without a target"),
         (("--need", "0"), "--need: 0 is not a number above 0"),
     ],
 )
@@ -115,10 +216,13 @@ def test_off_for_want_of_memory_says_so(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("t.txt", "does not end in .json"), ("t.json", "--table: a table of depths needs an acceptance")],
+    [("t.txt", "does not end in .json"), ("t.json", ": a table of depths needs an acceptance")],
 )
-def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, name: str, words: str) -> None:
-    assert words in refused(*MIXED, "--table", tmp_path / name)
+@pytest.mark.parametrize("flag", ["--table", "--by-batch"])
+def test_tables_that_cannot_be(refused: Callable[..., str], tmp_path: Path, flag: str, name: str, words: str) -> None:
+    line = refused(*MIXED, flag, tmp_path / name)
+    assert words in line
+    assert line.startswith(flag)
     assert not list(tmp_path.iterdir())
 
 
@@ -157,10 +261,57 @@ def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ..
     assert words in refused("recommend", *flags, "--gpu", "h200", "--context", "64K")
 
 
-@pytest.mark.parametrize("flags", [("--weights", "fp8"), ("--engine", "trtllm"), ("--drafter", "eagle")])
-def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...]) -> None:
-    ran = run("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json", *flags)
-    assert ran.document["launch"] is None
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (("--weights", "int4"), "sglang 0.5.23 converts this checkpoint's weights to int4 (--weights)"),
+        (("--head-weights", "fp8"), "--head-weights fp8"),
+        (("--draft-weights", "fp8"), "--draft-weights fp8"),
+        (("--engine", "trtllm"), "no flags are known of 'trtllm'"),
+        (("--engine", "llama.cpp"), "no flags are known of 'llama.cpp'"),
+        (("--engine", "vllm@pre-split"), "no flags are known of vllm pre-split"),
+        (("--drafter", "eagle"), "the checkpoint of --drafter eagle"),
+        (("--what-if",), "no flag of sglang 0.5.23 gives drafts a ring"),
+        (("--engine", "sglang@26.06"), "no flag of sglang 26.06 gives drafts a ring"),
+    ],
+)
+def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...], names: str) -> None:
+    """One line says what cannot be said, and nothing else stands in for the command."""
+    asked = ("recommend", "qwen3.5-27b", "--gpu", "h200", "--tp", "2", "--context", "1M", "--alpha", "0.9", *flags)
+    document, words = run(*asked, "--json").document, run(*asked).out
+    assert document["choice"]["policy"] != "off"
+    assert document["launch"] is None
+    assert names in document["launch_unsaid"]
+    assert f"no launch line: {document['launch_unsaid']}" in " ".join(words.split())
+    assert "launch line (" not in words
+
+
+def test_weights_that_a_flag_converts_are_said(run: Run) -> None:
+    asked = ("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json")
+    stated = run(*asked, "--weights", "fp8").document
+    assert stated["launch_unsaid"] is None
+    again = run("recommend", *asked[2:], "--from-command", stated["launch"]).document
+    assert again["choice"] == stated["choice"]
+    assert again["launch"] == stated["launch"]
+
+
+def test_nothing_chosen_is_nothing_to_start(run: Run) -> None:
+    document = run(*MIXED, "--alpha", "0.6", "--slo-itl-ms", "0.1", "--json").document
+    assert document["launch"] is document["launch_unsaid"] is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "context", "backend"),
+    [("h200", "1M", "fa3"), ("b200", "1M", "trtllm_mha"), ("mi300x", "1M", "aiter"), ("h200", "2K", "fa3")],
+)
+def test_a_note_about_the_window_is_for_those_who_choose_one(run: Run, gpu: str, context: str, backend: str) -> None:
+    asked = ("recommend", "qwen3.5-35b-a3b", "--gpu", gpu, "--context", context, "--alpha", "0.7", "--depth", "1,3")
+    document = run(*asked, "--json").document
+    notes = [each["text"] for each in document["warnings"] if each["id"] == "engine-note"]
+    chosen = document["choice"]["window"] is not None
+    assert chosen == (context == "1M")
+    assert [f"({backend}) ignores the window" in note for note in notes] == [True] * chosen
+    assert not chosen or notes[0].split("pass ")[1] in document["launch"]
 
 
 def test_what_a_window_may_cost(run: Run) -> None:

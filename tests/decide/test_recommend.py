@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import wmtp_sim
 from wmtp_sim.api import recommend
@@ -17,10 +18,11 @@ from wmtp_sim.decide.choice import INDIFFERENT, plainest
 from wmtp_sim.decide.depth_table import MARGIN
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import UNIT, Recommendation
-from wmtp_sim.decide.thresholds import between, nearest_flip
+from wmtp_sim.decide.thresholds import IntArray, Walk, between, narrowed
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.mix import Mix
 
+BoolArray = NDArray[np.bool_]
 MODEL, GPU = "qwen3.5-35b-a3b", "h200"
 DEPTHS = (1, 2, 4)
 
@@ -43,6 +45,7 @@ def exhaustive(
     engine: str,
     what_if: bool,
     slo_s: float,
+    certain: bool = False,
 ) -> dict[Option, tuple[float, bool]]:
     """Tokens/s and whether it may be chosen, of each option in order of plainness: one estimate per option and cell."""
     policies = {"sglang": ["native", "flag"], "vllm": ["native"], "ideal": ["native", "flag", "ring"]}[engine]
@@ -60,8 +63,9 @@ def exhaustive(
             answer = point(context, batch, option.depth or 1, window, sink, engine)
             cost = answer.base if option.policy is None else answer.policies[option.policy].cost
             each = float(cost.step_s) / length(survival, option.depth)
+            held = float(cost.high_s) / length(survival, option.depth) if certain else each
             memory = answer.memory[option.policy or "base"]
-            possible &= bool(memory.fits) and each <= slo_s
+            possible &= bool(memory.fits) and held <= slo_s
             seconds += share * each / batch
         possible &= option.window is None or option.window >= option.depth + 1
         found[option] = (1.0 / seconds, possible)
@@ -112,6 +116,46 @@ def test_an_exhaustive_search_agrees(
         place = found.space.options.index(option)
         assert found.judged.rate[place] == pytest.approx(rate, rel=1e-9)
         assert found.judged.possible[place] == can
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("batches", [{1: 1.0}, {1: 0.7, 4: 0.3}])
+@pytest.mark.parametrize("slo_ms", [3.5, 4.2, 5.5, 8, 14])
+def test_a_certain_target_is_met_at_the_slow_end_of_every_step(
+    engine: str, batches: dict[int, float], slo_ms: float
+) -> None:
+    """Against one estimate per option and cell, whose `high_s` is the slow end."""
+    contexts, survival, slo_s = {8192: 0.5, 262144: 0.5}, [0.8, 0.6, 0.4, 0.3], slo_ms / 1e3
+    expected, certain = (
+        recommend(
+            MODEL,
+            GPU,
+            context=list(contexts),
+            batch=list(batches),
+            batch_shares=list(batches.values()),
+            depth=DEPTHS,
+            survival=survival,
+            slo_itl_s=slo_s,
+            slo_certain=wanted,
+            engine=engine,
+        )
+        for wanted in (False, True)
+    )
+    cells = itertools.product(contexts.items(), batches.items())
+    mix = {(c, b): of_context * of_batch for (c, of_context), (b, of_batch) in cells}
+    found = exhaustive(mix, survival, [(4032, 64)], engine, False, slo_s, certain=True)
+    possible = {option: rate for option, (rate, can) in found.items() if can}
+    most = max(possible.values(), default=0.0)
+    best = next((option for option, rate in possible.items() if rate >= most * (1 - INDIFFERENT)), None)
+    assert certain.choice == best
+    assert (None if expected.certain is None else expected.space.options[expected.certain]) == best
+    assert certain.judged is not None
+    assert [o for o, can in zip(certain.space.options, certain.judged.possible, strict=True) if can] == list(possible)
+    if certain.place is not None:
+        assert expected.judged is not None
+        assert expected.place is not None
+        assert certain.judged.slow_latency_s[certain.place] <= slo_s
+        assert expected.judged.rate[expected.place] >= most * (1 - INDIFFERENT)
 
 
 def asked(**changes: Any) -> Recommendation:
@@ -165,6 +209,7 @@ def test_a_target_that_more_acceptance_would_meet_says_from_where() -> None:
     "changes",
     [
         {},
+        {"slo_itl_s": 0.008, "slo_certain": True},
         {"context": [8192, 32768, 2**17], "context_shares": [5, 3, 2], "batch": [1, 4, 16]},
         {"context": 32768, "batch": [2, 8], "alpha": 0.5, "slo_itl_s": 0.02},
         {"alpha": None, "survival": [0.8, 0.6, 0.3, 0.2, 0.1, 0.05]},
@@ -208,16 +253,106 @@ def test_thresholds_flip_the_choice_and_their_neighbours_do_not(changes: dict[st
             assert asked(**beside).choice == found.choice
 
 
+def grid_around(start: int, lowest: int, highest: int, count: int) -> IntArray:
+    return np.unique(np.concatenate([between(start, lowest, count), between(start, highest, count)]))
+
+
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(2, 70))
-def test_the_nearest_flip_of_a_single_flip_is_exact(start: int, end: int, flip: int, width: int) -> None:
-    up = end >= start
-    samples = between(start, end, width)
-    found = nearest_flip(lambda at: at >= flip if up else at <= flip, samples)
-    inside = start < flip <= end if up else end <= flip < start
-    if inside:
-        assert found == flip
-    elif found is not None:
-        assert found == start  # it flips from the start
+def test_a_single_flip_is_found_exactly(start: int, end: int, flip: int, width: int) -> None:
+    lowest, highest = sorted((start, end))
+    walk = Walk.along(lambda at: (at >= flip).astype(int), grid_around(start, lowest, highest, width), start)
+    if lowest < flip <= highest:
+        below, above = (lowest, flip - 1), (flip, highest)
+        assert walk.standing == [above if start >= flip else below]
+        assert walk.nearest("below" if start >= flip else "above") == (flip - 1 if start >= flip else flip)
+        assert walk.off == ({"below": flip - 1} if start >= flip else {})
+    else:
+        assert (walk.standing, walk.flips) == ([(lowest, highest)], [])
+
+
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=80), st.data())
+def test_where_all_is_looked_at_every_interval_is_found(chosen: list[int], data: st.DataObject) -> None:
+    """Any sequence of choices, with what changes and changes back."""
+    start = data.draw(st.integers(1, len(chosen)))
+    walk = Walk.along(lambda at: np.array(chosen)[at - 1], grid_around(start, 1, len(chosen), 100), start)
+    now = chosen[start - 1]
+    inside = [at for low, high in walk.standing for at in range(low, high + 1)]
+    assert inside == [at for at, each in enumerate(chosen, 1) if each == now]
+    ups = [at for at in range(start, len(chosen) + 1) if chosen[at - 1] != now]
+    downs = [at for at in range(1, start) if chosen[at - 1] != now]
+    assert walk.nearest("above") == (min(ups) if ups else None)
+    assert walk.nearest("below") == (max(downs) if downs else None)
+    offs = [at for at, each in enumerate(chosen, 1) if each == 0] if now > 0 else []
+    assert walk.off.get("above") == min((at for at in offs if at > start), default=None)
+    assert walk.off.get("below") == max((at for at in offs if at < start), default=None)
+
+
+@given(st.integers(0, 2**60), st.integers(0, 2**60), st.integers(0, 2**60))
+def test_narrowing_is_exact_where_floats_are_not(near: int, far: int, flip: int) -> None:
+    """Factors on the rates are whole numbers beyond 2**53."""
+    low, high = sorted((near, far))
+    if low <= flip < high:
+        ends = np.array([near]), np.array([far])
+        found = narrowed(lambda at: (at > flip)[:, np.newaxis], *ends, np.array([0]))
+        assert found.tolist() == [flip + 1 if far > near else flip]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"context": 32768, "batch": 1, "alpha": 0.8, "depth": range(1, 9)},
+        {"context": [8192, 2**17], "batch": [1, 8]},
+        {"engine": "vllm", "alpha": 0.45},
+        {"slo_itl_s": 0.006},
+    ],
+)
+def test_the_choice_stands_within_its_intervals_and_nowhere_else(changes: dict[str, Any]) -> None:
+    """Every batch, and many contexts and factors, apart from what may change and change back within a gap."""
+    found = asked(**changes)
+    assert found.judged is not None
+    now = int(found.judged.chosen)
+    scales = {"acceptance": UNIT, "context": 1, "batch": 1}
+    for each in found.standing:
+        scale = scales[each.axis]
+        low, high = round(each.lowest * scale), round(each.highest * scale)
+        if each.axis == "batch":
+            at = np.arange(low, high + 1)
+            assert each.gap == 0.0 or len(changes["batch"]) > 1
+        else:
+            spread = np.geomspace if each.axis == "context" else np.linspace
+            ends = [round(end * scale) for pair in each.intervals for end in pair]
+            beside = [end + step for end in ends for step in (-1, 0, 1)]
+            at = np.unique(np.clip([*np.rint(spread(low, high, 700)), *beside], low, high).astype(np.int64))
+        stands = np.concatenate([found.judged_at(each.axis, part).chosen for part in np.array_split(at, 8)]) == now
+        inside = np.any([(at >= round(a * scale)) & (at <= round(b * scale)) for a, b in each.intervals], axis=0)
+        wrong = at[stands != inside]
+        assert wrong.size == 0 or (each.axis != "batch" and _within_a_gap(wrong, stands, at, each.gap, scale))
+        assert each.intervals == tuple(sorted(each.intervals))
+        assert any(a <= found.stated(each.axis) <= b for a, b in each.intervals)
+
+
+def _within_a_gap(wrong: IntArray, stands: BoolArray, at: IntArray, gap: float, scale: int) -> bool:
+    """Whether numbers that were missed lie in runs no longer than a gap."""
+    for number in wrong:
+        place = int(np.searchsorted(at, number))
+        run = np.flatnonzero(np.concatenate([[True], stands[1:] != stands[:-1], [True]]))
+        first, last = run[run <= place].max(), run[run > place].min() - 1
+        if at[last] - at[first] > gap * (at[last] if scale == 1 else scale):
+            return False
+    return True
+
+
+def test_the_ends_of_every_interval_are_those_of_recommendations_made_there() -> None:
+    """Those of a choice that comes back among them."""
+    found = asked(context=32768, batch=1, alpha=0.8, depth=range(1, 9))
+    (batches,) = (each for each in found.standing if each.axis == "batch")
+    for low, high in batches.intervals:
+        assert {asked(context=32768, batch=at, alpha=0.8, depth=range(1, 9)).choice for at in (low, high)} == {
+            found.choice
+        }
+        for beside in (low - 1, high + 1):
+            if beside:
+                assert asked(context=32768, batch=beside, alpha=0.8, depth=range(1, 9)).choice != found.choice
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.data())
@@ -328,6 +463,7 @@ def test_an_accept_length_is_carried_over_by_one_rate_and_says_so() -> None:
         ({"alpha": None, "survival": [0.9, 0.8]}, "--survival: covers depth 2, not depth 6"),
         ({"depth": 0}, "--depth: 0 drafts nothing"),
         ({"slo_itl_s": 0.0}, "--slo-itl-ms: 0 is not a number above 0"),
+        ({"slo_certain": True}, "--slo-certain: is given without a target"),
         ({"need": float("nan")}, "--need: nan is not"),
         ({"context": [8192, 8192]}, "--context: 8192 is given twice"),
         ({"context": [8192, 4096], "context_shares": [1, 0]}, "--context: 0 is not a share"),

@@ -1,7 +1,8 @@
 """From a command or a file of arguments to the deployment that it starts. Text is read, never run.
 
 A command is split as a shell would, without expanding anything. Words before the launcher (variables, ``docker run``)
-are kept aside. A file is a JSON object, or YAML of the plain kind that engines' ``--config`` files are.
+are kept aside. A file is a JSON object, YAML of the plain kind that engines' ``--config`` files are, or a shell script
+with one launch line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.fields import read_json_object, read_text
 from wmtp_sim.catalog.flags import Line, Vocabulary, grammar_names, load_grammar, read_line, vocabulary
+from wmtp_sim.catalog.scripts import statements
 from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.deployment import ServerDeployment
@@ -28,7 +30,13 @@ from wmtp_sim.spec.engine import Engine
 LONGEST_COMMAND, MOST_WORDS = 65_536, 4096
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 #: Words that end a command or send its output elsewhere: what follows is not the server's.
-_SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
+_SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", ")", "}"})
+#: A redirection that is written without a space.
+_REDIRECTION = re.compile(r"\d?>{1,2}(&?\d|[^=].*)|&>{1,2}.*")
+#: Commands that say words and start nothing.
+_SAYING = frozenset({"echo", "printf", ":", "alias"})
+#: A file's name, after what would run it.
+_FILE = re.compile(r"(?:(?:bash|sh|source|\.)[ \t]+)?(?P<path>[^\n]{1,4096}\.(?:json|ya?ml|sh))")
 _EXAMPLE = 'for example --from-command "vllm serve MODEL --tensor-parallel-size 8"'
 
 
@@ -66,37 +74,86 @@ class Command:
 
 
 def read_command(text: str, engine: str | Engine | None = None) -> Command:
-    """A deployment from a command line, or from the file that ``text`` names (``.json``, ``.yaml``, ``.yml``).
+    """A deployment from a command line, or from the file that ``text`` names (``.json``, ``.yaml``, ``.yml``, ``.sh``).
 
     Args:
         text: the command, or the file's path.
-        engine: whose flags a file states; for a command, the release (its launcher says which engine it is).
+        engine: whose flags a file states; for a command or a script, whose launcher says which engine it is, the
+            release.
 
     Raises:
         InputError: no launcher of a known engine, text that no shell would take, a file that cannot be read.
     """
-    if re.fullmatch(r"[^\n]{1,4096}\.(json|ya?ml)", text.strip()) and not _launchers(text.split()):
-        return _of_file(Path(text.strip()), engine)
-    words = _split(text)
+    named = _FILE.fullmatch(text.strip())
+    if named is None or _launchers(text.split()):
+        return _of_words(_split(text), engine, f"starts neither {_starts()}: {text[:60]!r}")
+    path = Path(named["path"])
+    return _of_script(path, engine) if path.suffix == ".sh" else _of_file(path, engine)
+
+
+def _starts() -> str:
+    """How commands of the known engines begin."""
+    return " or ".join(" ".join(load_grammar(name).launchers[0]) for name in grammar_names())
+
+
+def _of_words(words: list[str], engine: str | Engine | None, otherwise: str) -> Command:
+    """Raises `InputError` with what is ``otherwise`` wrong where no launcher is among the words."""
     found = _launchers(words)
     if not found:
-        names = " or ".join(" ".join(load_grammar(name).launchers[0]) for name in grammar_names())
-        raise InputError("--from-command", f"starts neither {names}: {text[:60]!r}", _EXAMPLE)
+        raise InputError("--from-command", otherwise, _EXAMPLE)
     name, start, end = found[0]
     known = vocabulary(_agreeing(name, engine))
-    stop = next((at for at, word in enumerate(words[end:], end) if word in _SHELL), len(words))
+    stop = next((at for at, word in enumerate(words[end:], end) if _leaves(word)), len(words))
     line = read_line(known, words[end:stop], words[end - 1])
     return Command(_deployment(known, line), known, line, (*words[:start], *words[stop:]))
 
 
-def _split(text: str) -> list[str]:
+def _leaves(word: str) -> bool:
+    """Whether a word is the shell's and not the server's."""
+    return word in _SHELL or _REDIRECTION.fullmatch(word) is not None
+
+
+def _of_script(path: Path, engine: str | Engine | None) -> Command:
+    """The one launch line of a script, with the variables that the script exports before it."""
+    text = _sound(read_text(path), path.name[:60])
+    exported: list[str] = []
+    found: list[tuple[int, list[str]]] = []
+    for statement in statements(text):
+        if statement.text.startswith("export "):
+            exported += [] if found else [word for word in _split(statement.text)[1:] if "=" in word]
+        elif any(launcher[-1] in statement.text for launcher in _all_launchers()):
+            words = _split(statement.text, comments=False)
+            if _launchers(words) and words[0] not in _SAYING:
+                found.append((statement.line, words))
+    if len(found) != 1:
+        lines = " and ".join(str(line) for line, _ in found[:4])
+        problem = f"{path.name[:60]} starts {len(found)} servers, in lines {lines}"
+        if not found:
+            problem = f"{path.name[:60]} starts neither {_starts()}"
+        raise InputError("--from-command", problem, "give the one launch command as text")
+    read = _of_words(found[0][1], engine, "")
+    return replace(read, aside=(*exported, *read.aside))
+
+
+def _all_launchers() -> Iterator[tuple[str, ...]]:
+    for name in grammar_names():
+        yield from load_grammar(name).launchers
+
+
+def _sound(text: str, name: str = "") -> str:
+    """Text that is short and plain enough to be looked at. Raises `InputError` naming the file that it is from."""
     if len(text) > LONGEST_COMMAND:
-        problem = f"has {len(text):,} characters; at most {LONGEST_COMMAND:,} are read"
-        raise InputError("--from-command", problem, "give the launch command alone")
+        problem = f"{name} has {len(text):,} characters; at most {LONGEST_COMMAND:,} are read"
+        raise InputError("--from-command", problem.strip(), "give the launch command alone")
     if _CONTROL.search(text):
-        raise InputError("--from-command", "holds control characters", "give plain text")
+        raise InputError("--from-command", f"{name} holds control characters".strip(), "give plain text")
+    return text
+
+
+def _split(text: str, comments: bool = True) -> list[str]:
+    _sound(text)
     try:
-        words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=True)
+        words = shlex.split(re.sub(r"\\\r?\n", " ", text), comments=comments)
     except ValueError as error:
         problem = f"cannot be split into words ({str(error).lower()})"
         raise InputError("--from-command", problem, "close every quote, as for a shell") from None
@@ -220,6 +277,7 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
         value = _first(known, line, name)
         if value is not None:
             stated[name] = value
+    _refuse_variables(known, line)
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
     _say_ranks(known, line, stated)
@@ -232,6 +290,14 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
         return ServerDeployment.model_validate(stated)
     except ValidationError as error:
         raise complaint(error, "--from-command", "the engine would refuse it too") from None
+
+
+def _refuse_variables(known: Vocabulary, line: Line) -> None:
+    """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known."""
+    deciding = {flag.partition(".")[0] for flags in known.grammar.fields.values() for flag in flags}
+    for name, word in line.variables:
+        if name in deciding:
+            raise InputError("--from-command", f"{name} is {word[:60]}, which is not expanded here", "write its value")
 
 
 def _first(known: Vocabulary, line: Line, name: str) -> Any:

@@ -28,6 +28,8 @@ SCHEMA = "wmtp-flags/1"
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT])")
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
+#: A variable of a shell, or a substitution, at a value's start.
+_VARIABLE = re.compile(r"\$[A-Za-z_{(0-9]|`")
 #: A value that begins with a dash, as argparse tells it from a flag.
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 
@@ -63,15 +65,16 @@ class Vocabulary:
     def flag_of(self, field_name: str) -> str | None:
         """The flag that writes a field of a deployment, or None where this release has none."""
         for name in self.grammar.fields.get(field_name, ()):
-            if self._takes(name):
+            if self.flag_takes(name):
                 return name
         return None
 
     def flags_of(self, field_name: str) -> list[str]:
         """Every flag of this release that states a field."""
-        return [name for name in self.grammar.fields.get(field_name, ()) if self._takes(name)]
+        return [name for name in self.grammar.fields.get(field_name, ()) if self.flag_takes(name)]
 
-    def _takes(self, name: str) -> bool:
+    def flag_takes(self, name: str) -> bool:
+        """Whether this release has a flag, or ``--flag.key``."""
         base, dot, key = name.partition(".")
         return base in self.flags and (not dot or base not in self.grammar.keys or key in self.keys(base))
 
@@ -122,12 +125,14 @@ class Line:
         unknown: words that belong to no flag of the release, each flag with the words after it.
         refused: what the engine's parser would refuse, in words.
         unpriced: what the engine takes and this project has no word for.
+        variables: flags whose value is a variable of a shell, which is not expanded, where they take no text.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     unpriced: list[str] = field(default_factory=list)
+    variables: list[tuple[str, str]] = field(default_factory=list)
 
     def value(self, name: str) -> Any:
         """What a flag, or ``--flag.key``, was given; None where it was not."""
@@ -231,7 +236,10 @@ def _put(known: Vocabulary, name: str, flag: Flag, given: list[str], line: Line)
         try:
             values.append(converted(flag, text))
         except ValueError as error:
-            line.refused.append(f"{name}: {error}")
+            if _VARIABLE.match(text):
+                line.variables.append((name, text))
+            else:
+                line.refused.append(f"{name}: {error}")
             return
     if flag.kind == "json" and values and isinstance(values[0], dict):
         line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, values[0])]

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from wmtp_sim.catalog.by_batch import DepthsByBatch, syntax, written
 from wmtp_sim.catalog.flags import Vocabulary, check_line, vocabulary
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.deployment import ServerDeployment
@@ -48,7 +49,37 @@ class LaunchLine:
         return shlex.join(self.words)
 
 
-def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> LaunchLine:
+@dataclass(frozen=True)
+class Launch:
+    """The command that starts a choice, or why none does: what cannot be said. Neither where nothing was chosen."""
+
+    line: str | None = None
+    unsaid: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchByBatch:
+    """The command that starts depths by batch.
+
+    Attributes:
+        line: the command.
+        content: JSON in the engine's syntax: the file that SGLang's line names, vLLM's ``--speculative-config``.
+        ranges: first batch, last batch and depth.
+        note: what a person should know who starts it so; empty where there is nothing.
+    """
+
+    line: str
+    content: str
+    ranges: tuple[tuple[int, int, int], ...]
+    note: str = ""
+
+
+def launch_line(
+    deployment: ServerDeployment,
+    engine: Engine | None = None,
+    by_batch: DepthsByBatch | None = None,
+    vendor: str = "nvidia",
+) -> LaunchLine:
     """The command that starts a deployment.
 
     A window without a stated draft attention backend takes one that honours it, for the release's default may not.
@@ -56,13 +87,15 @@ def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> L
     Args:
         deployment: what is served. Depth 0 writes no speculation flag.
         engine: where it was loaded already; else ``deployment.engine`` names it.
+        by_batch: depths that change with the batch, of which the deployment states the deepest.
+        vendor: whose GPU it is started on.
 
     Raises:
         InputError: what this release has no flag or no word for, by the option that states it, or an engine whose
             flags are not known.
     """
     known = vocabulary(engine or deployment.engine)
-    drafting = _drafting(deployment, known) if deployment.depth else {}
+    drafting = _drafting(deployment, known, vendor) if deployment.depth else {}
     stated = {name: getattr(deployment, name) for name in _SERVING} | _counted(deployment, known)
     said = {name: value for name, value in stated.items() if value not in (None, _PLAIN.get(name))}
     if deployment.depth == 0 and deployment.window is not None:
@@ -70,10 +103,12 @@ def launch_line(deployment: ServerDeployment, engine: Engine | None = None) -> L
     words = list(known.grammar.command)
     model_word = words[-1] in known.grammar.model_after
     words += [deployment.model] if model_word else [str(known.flag_of("model")), deployment.model]
-    written = _Writer(known)
+    line = _Writer(known)
     for name, value in (said | drafting).items():
-        written.put(name, value)
-    flags = written.words()
+        line.put(name, value)
+    if by_batch is not None:
+        _put_depths(line, by_batch)
+    flags = line.words()
     command = known.grammar.command
     check_line(known, words[len(command) :] + flags, command[-1])
     return LaunchLine((*words, *flags))
@@ -90,7 +125,7 @@ def _counted(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
+def _drafting(deployment: ServerDeployment, known: Vocabulary, vendor: str) -> dict[str, Any]:
     """The speculation flags of a deployment that drafts."""
     found = {name: getattr(deployment, name) for name in _DRAFTING}
     rules = known.grammar.drafting
@@ -107,7 +142,7 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]
     if deployment.window is not None:
         _refuse_window(known, deployment.method)
         if deployment.method == "mtp":  # other heads make the window their own, on any backend
-            found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend
+            found["draft_attention_backend"] = deployment.draft_attention_backend or rules.window_backend_on(vendor)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -118,6 +153,14 @@ def _refuse_window(known: Vocabulary, method: str) -> None:
         head = "an MTP head" if method == "mtp" else "a draft"
         name = f"{known.grammar.engine} {known.release}"
         raise InputError("--window", f"no flag of {name} windows {head}", "drop the window; sglang 0.5.23 has one")
+
+
+def _put_depths(line: _Writer, by_batch: DepthsByBatch) -> None:
+    """Depths by batch: in the line itself, or the name of their file."""
+    form, value = syntax(line.known), written(line.known, by_batch)
+    if form.switch is not None:
+        line.say(form.switch, True)
+    line.say(form.flag, value if "." in form.flag else by_batch.path)
 
 
 class _Writer:
@@ -132,12 +175,15 @@ class _Writer:
         if flag is None:
             engine = f"{self.known.grammar.engine} {self.known.release}"
             raise InputError(f"--{name.replace('_', '-')}", f"{str(value)[:60]!r} has no flag in {engine}", "drop it")
+        self.say(flag, self._word(name, value))
+
+    def say(self, flag: str, value: Any) -> None:
+        """One flag, or one key of its object, in the engine's words."""
         base, dot, key = flag.partition(".")
-        said = self._word(name, value)
         if dot:
-            self.values.setdefault(base, {})[key] = said
+            self.values.setdefault(base, {})[key] = value
         else:
-            self.values[base] = said
+            self.values[base] = value
 
     def _word(self, name: str, value: Any) -> Any:
         """A value in the engine's words; what is no word of ours is taken for one of the engine's."""

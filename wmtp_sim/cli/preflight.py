@@ -34,7 +34,7 @@ def preflight(
     ] = None,
     from_command: Annotated[
         str | None,
-        typer.Option(help="A launch command of SGLang or vLLM, or a .yaml or .json file of its arguments."),
+        typer.Option(help="A launch command of SGLang or vLLM, a .sh script, or a .yaml or .json file of arguments."),
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="sglang, sglang@26.06, vllm, vllm@0.26; a command says which by itself.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -36,11 +36,6 @@ from wmtp_sim.cli.options import (
     checked_source,
 )
 
-if TYPE_CHECKING:
-    from wmtp_sim.decide.recommend import Recommendation
-    from wmtp_sim.spec.deployment import ServerDeployment
-    from wmtp_sim.spec.engine import Engine
-
 
 def recommend(
     gpu: GpuName,
@@ -59,12 +54,19 @@ def recommend(
         float | None,
         typer.Option(help="Longest mean time between two tokens of a request, in ms, anywhere in the mix."),
     ] = None,
+    slo_certain: Annotated[
+        bool, typer.Option("--slo-certain", help="Meet it at the slow end of each step's range, too.")
+    ] = False,
     need: Annotated[float, typer.Option(help="Show the accept length needed for this speedup.")] = 1.0,
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Choose among policies that the engine release lacks, too.")
     ] = False,
     table: Annotated[
         Path | None, typer.Option(help="Write depths by batch and context, as JSON.", metavar="FILE.json")
+    ] = None,
+    by_batch: Annotated[
+        Path | None,
+        typer.Option(help="Write depths by batch alone in the engine's own syntax, for its line.", metavar="FILE.json"),
     ] = None,
     accept_length: Annotated[
         float | None,
@@ -101,7 +103,9 @@ def recommend(
     ] = None,
     from_command: Annotated[
         str | None,
-        typer.Option(help="Instead of MODEL, --engine, ranks and caches: a launch command, or a file of arguments."),
+        typer.Option(
+            help="Instead of MODEL, --engine, ranks and caches: a launch command, a script, or a file of arguments."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -109,32 +113,46 @@ def recommend(
     from wmtp_sim.api import recommend as recommend_deployment
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.models import hub_name
+    from wmtp_sim.cli.launching import (
+        converted,
+        launch,
+        launch_by_batch,
+        of_command,
+        of_options,
+        refuse_no_table,
+        with_formats,
+    )
     from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted
-    from wmtp_sim.errors import InputError
     from wmtp_sim.render.files import check_output
 
     source = checked_source(acceptance_source)
     release = load_engine(engine, engine_set or ())
     named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
-    options = {"--tp": tp, "--dp": dp, "--draft-tp": draft_tp, "--kv": kv, "--draft-kv": draft_kv}
-    switches = {"--dp-attention": dp_attention, "--expert-parallel": expert_parallel, "--all-to-all": all_to_all}
-    started, release, unused = _started(model, from_command, release, named, options | switches)
-    if table is not None:
-        check_output(table, (".json",), "--table")
+    options: dict[str, Any] = {"--tp": tp, "--dp": dp, "--draft-tp": draft_tp, "--kv": kv, "--draft-kv": draft_kv}
+    options |= {"--dp-attention": dp_attention, "--expert-parallel": expert_parallel, "--all-to-all": all_to_all}
+    if from_command is None:
+        started = of_options(model, release, options)
+    else:
+        started = of_command(from_command, release if named else None, {"MODEL": model, **options})
+    started = with_formats(started, weights, head_weights, draft_weights, drafter)
+    served = started.deployment
+    for flag, path in (("--table", table), ("--by-batch", by_batch)):
+        if path is not None:
+            check_output(path, (".json",), flag)
     contexts, context_shares = weighted(context, "--context")
     batches, batch_shares = weighted(batch, "--batch")
-    depths = None if depth is None else counting(depth, "--depth")
+    drafted = None if depth is None else counting(depth, "--depth")
     windows, sinks = doubling(window, "--window"), doubling(sink, "--sink")
-    axes = {"--context": contexts, "--batch": batches, "--depth": depths or [], "--window": windows, "--sink": sinks}
+    axes = {"--context": contexts, "--batch": batches, "--depth": drafted or [], "--window": windows, "--sink": sinks}
     refuse_large({flag: values for flag, values in axes.items() if values})
     found = recommend_deployment(
-        hub_name(started.model),
+        hub_name(served.model),
         gpu,
         context=contexts,
         context_shares=context_shares,
         batch=batches,
         batch_shares=batch_shares,
-        depth=depths,
+        depth=drafted,
         window=windows,
         sink=sinks,
         accept_length=accept_length,
@@ -145,37 +163,36 @@ def recommend(
         alpha=alpha,
         acceptance_source=source,
         slo_itl_s=None if slo_itl_ms is None else slo_itl_ms / 1e3,
+        slo_certain=slo_certain,
         need=need,
         what_if=what_if,
-        engine=release,
+        engine=started.engine,
         drafter=drafter,
-        weights=weights or _converted(started, release),
+        weights=weights or converted(started),
         head_weights=head_weights,
         draft_weights=draft_weights,
-        kv=started.kv,
-        draft_kv=started.draft_kv,
+        kv=served.kv,
+        draft_kv=served.draft_kv,
         overlap=overlap,
         routing_skew=routing_skew,
-        **started.layout,
+        **served.layout,
         profile=profile,
     )
-    if table is not None and found.depth_table is None:
-        if found.acceptance is None:
-            raise InputError("--table", "a table of depths needs an acceptance", "state --alpha or --survival")
-        raise InputError("--table", "no depth's memory fits at every cell", "a smaller --batch or --context")
-    unsaid = weights or head_weights or draft_weights or drafter not in ("mtp", "none")
-    line = None if unsaid else _launch_line(found, started, unused)
+    if table is not None:
+        refuse_no_table(found, "--table")
+    started_with = launch(found, started)
+    depths = None if by_batch is None else launch_by_batch(found, started, by_batch)
     if as_json:
         import json
 
         from wmtp_sim.render.recommend_document import recommend_document
 
-        typer.echo(json.dumps(recommend_document(found, line), allow_nan=False))
+        typer.echo(json.dumps(recommend_document(found, started_with, depths), allow_nan=False))
     else:
         from wmtp_sim.render.console import stdout_console
         from wmtp_sim.render.recommend import print_recommendation
 
-        print_recommendation(found, stdout_console(), line)
+        print_recommendation(found, stdout_console(), started_with, depths)
     if table is not None:
         import json
 
@@ -183,101 +200,10 @@ def recommend(
         from wmtp_sim.render.recommend_document import table_document
 
         write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
+    if by_batch is not None and depths is not None:
+        from wmtp_sim.render.files import write_text
 
-
-def _started(
-    model: str | None,
-    command: str | None,
-    release: Engine,
-    named: bool,
-    options: dict[str, Any],
-) -> tuple[ServerDeployment, Engine, tuple[str, ...]]:
-    """The server that is asked about, its engine, and words of its command that nothing here is made of.
-
-    Raises:
-        InputError: neither the options nor a command name a model, or both do.
-    """
-    from wmtp_sim.catalog.commands import read_command
-    from wmtp_sim.errors import InputError
-
-    if command is None:
-        if model is None:
-            raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
-        return _of_options(model, release, options), release, ()
-    said_twice = {"MODEL": model, **{flag: value for flag, value in options.items() if value != "1"}}
-    if said := next((name for name, value in said_twice.items() if value), None):
-        raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
-    read = read_command(command, release if named else None)
-    for words in (*read.line.unknown, *read.line.unpriced):
-        typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
-    served = read.deployment
-    if served.depth and (served.method != "mtp" or served.topk > 1):
-        raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
-    memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
-    return served, read.engine.model_copy(update=memory), read.unused
-
-
-def _of_options(model: str, release: Engine, options: dict[str, Any]) -> ServerDeployment:
-    """The server that options describe."""
-    from wmtp_sim.cli.ranges import whole
-    from wmtp_sim.spec.deployment import ServerDeployment
-    from wmtp_sim.spec.parallel import Layout
-
-    ranks = Layout(whole(options["--tp"], "--tp"), whole(options["--dp"], "--dp"), options["--dp-attention"])
-    return ServerDeployment(
-        model=model,
-        engine=release.name,
-        tp=ranks.tp,
-        dp=ranks.dp,
-        dp_attention=ranks.dp_attention,
-        ep=ranks.ranks if options["--expert-parallel"] else 1,
-        all_to_all="deepep" if options["--all-to-all"] else None,
-        draft_tp=whole(options["--draft-tp"], "--draft-tp") if options["--draft-tp"] else None,
-        kv=options["--kv"],
-        draft_kv=options["--draft-kv"],
-    )
-
-
-def _converted(started: ServerDeployment, release: Engine) -> str | None:
-    """The format that a command's engine converts weights to on loading."""
-    if started.quantization is None:
-        return None
-    from wmtp_sim.catalog.flags import vocabulary
-    from wmtp_sim.catalog.models import hub_name, load_model
-    from wmtp_sim.preflight import converted_weights
-
-    return converted_weights(started, vocabulary(release), load_model(hub_name(started.model)))
-
-
-def _launch_line(found: Recommendation, started: ServerDeployment, unused: tuple[str, ...]) -> str | None:
-    """The command that starts what was chosen, all else as it was; None where nothing was, or where no flags say it.
-
-    No flags are known of some engines, and none start a what-if policy.
-    """
-    import shlex
-
-    from wmtp_sim.catalog.launch import launch_line
-    from wmtp_sim.errors import InputError
-
-    option = found.choice
-    if option is None or found.mix is None or option.policy == "ring":
-        return None
-    chosen = {
-        "depth": option.depth,
-        "verify_rows": None,
-        "window": option.window,
-        "sink": option.sink if option.window is not None else None,
-        "context": started.context or int(found.mix.contexts.max()),
-        "max_running": started.max_running or int(found.mix.batches.max()),
-        "draft_kv": started.draft_kv if option.depth else None,
-    }
-    if option.window is not None:  # whichever backend the command drafts on may not honour a window
-        chosen["draft_attention_backend"] = None
-    try:
-        words = launch_line(started.model_copy(update=chosen), found.space.deployment.engine).words
-    except InputError:
-        return None
-    return shlex.join((*words, *unused))
+        write_text(by_batch, depths.content + "\n")
 
 
 def _depth_of(at: list[str] | tuple[str, ...]) -> int | None:

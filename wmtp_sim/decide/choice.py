@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.estimate import Estimate, PolicyResult
+from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.step.compose import POLICIES, Policy
 
 #: Gains closer than this share are not worth another flag.
@@ -21,8 +22,13 @@ def offered(estimate: Estimate, policy: Policy) -> bool:
     """Whether engine and drafter know the policy: releases window grouped-query heads only (SGLang PR #32673)."""
     if policy == "native":
         return True
-    grouped = estimate.drafter is not None and all(m.kind == "attention" for m in estimate.drafter.mixers)
-    return policy in estimate.engine.window_policies and (grouped or estimate.engine.ideal)
+    reached = windows_reach(estimate.drafter) or estimate.engine.ideal
+    return policy in estimate.engine.window_policies and reached
+
+
+def windows_reach(drafter: Drafter | None) -> bool:
+    """Whether a release's window flag, where it has one, reaches this drafter's attention."""
+    return drafter is not None and all(mixer.kind == "attention" for mixer in drafter.mixers)
 
 
 def best(estimate: Estimate, among: list[Policy]) -> Policy:

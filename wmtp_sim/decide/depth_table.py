@@ -79,6 +79,17 @@ class DepthTable:
         """Share of tokens/s that is lost where an engine looks up the batch alone; at least 0."""
         return 1.0 - self.batch_only / self.switching
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """First batch, last batch and depth of ``by_batch``, from 1 without gaps, neighbours of one depth as one."""
+        found: list[tuple[int, int, int]] = []
+        for batch, depth in zip(self.batches.astype(int).tolist(), self.by_batch.tolist(), strict=True):
+            if found and found[-1][2] == depth:
+                found[-1] = (found[-1][0], batch, depth)
+            else:
+                found.append((found[-1][1] + 1 if found else 1, batch, depth))
+        return tuple(found)
+
     def row(self, batch: int) -> Row:
         """The bands of a batch: those of the smallest listed one that is not below it, else of the largest."""
         return self.rows[min(int(np.searchsorted(self.batches, batch)), len(self.rows) - 1)]

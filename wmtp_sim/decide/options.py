@@ -31,12 +31,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Priced:
-    """All options over contexts and batches, ``[..., O, C, B]``: seconds of a step, and whether it fits in memory.
+    """All options over contexts and batches, ``[..., O, C, B]``: seconds of a step, expected and at the slow end of its
+    range, and whether it fits in memory.
 
     ``idle_s`` [..., C, B] is a step that drafts nothing while the engine is started to speculate.
     """
 
     seconds: FloatArray
+    slow_s: FloatArray
     fits: NDArray[np.bool_]
     idle_s: FloatArray
 
@@ -114,10 +116,12 @@ class OptionSpace:
         """What every option costs at contexts [..., C] and batches [..., B]."""
         estimate = self.at(contexts, batches)
         shape = estimate.work.shape
-        costs = {"base": estimate.base.step_s} | {p: r.cost.step_s for p, r in estimate.policies.items()}
+        costs = {"base": estimate.base} | {policy: result.cost for policy, result in estimate.policies.items()}
+        seconds = {name: cost.step_s for name, cost in costs.items()}
+        slow = {name: cost.high_s for name, cost in costs.items()}
         fits = {name: memory.fits for name, memory in estimate.memory.items()}
         idle = np.broadcast_to((estimate.idle or estimate.base).step_s, shape)[..., 0, 0, :, :]
-        return Priced(_by_option(costs, shape), _by_option(fits, shape), idle)
+        return Priced(_by_option(seconds, shape), _by_option(slow, shape), _by_option(fits, shape), idle)
 
     def lengths(self, native: Acceptance, windowed: Acceptance, factor: ArrayLike = 1.0) -> FloatArray:
         """Accept lengths of all options [..., O], with every conditional rate times ``factor`` [...]."""

@@ -292,7 +292,9 @@ def _window_inert_backend(case: Case) -> Iterator[Words]:
     if drafter.kind != "mtp":  # an EAGLE-3 head makes the window its own, on any backend
         return
     if all(isinstance(mixer, Attention) for mixer in drafter.mixers):
-        yield {"backend": case.draft_backend, "whence": _whence(case, case.deployment.draft_backend)}
+        whence = _whence(case, case.deployment.draft_backend)
+        instead = case.grammar.drafting.window_backend_on(case.gpu.vendor)
+        yield {"backend": case.draft_backend, "whence": whence, "honouring": instead}
 
 
 def _whence(case: Case, stated: str | None) -> str:
@@ -300,7 +302,7 @@ def _whence(case: Case, stated: str | None) -> str:
 
 
 def _window_triton_extend(case: Case) -> Iterator[Words]:
-    if case.windowed and case.draft_backend == "triton" and case.long:
+    if case.windowed and case.draft_backend == "triton" and case.long and case.gpu.vendor != "amd":
         yield {}
 
 
@@ -456,6 +458,7 @@ CHECKS: dict[str, Check] = {
         _random_data,
         _acceptance_forced,
         _window_without_drafts,
+        _draft_tp_ignored,
         _hybrid_memory_ratio,
         _window_keeps_memory,
         _head_unquantised,
@@ -464,7 +467,6 @@ CHECKS: dict[str, Check] = {
         _adaptive_idle,
         _tree_not_priced,
         _drafter_not_priced,
-        _draft_tp_ignored,
         _cache_not_priced,
     )
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from wmtp_sim.decide.choice import INDIFFERENT, plainest
 from wmtp_sim.decide.depth_table import DepthTable, depth_table
 from wmtp_sim.decide.difference import Difference, difference
 from wmtp_sim.decide.options import Option, OptionSpace, Priced
-from wmtp_sim.decide.thresholds import Axis, IntArray, Reason, Side, Threshold, between, nearest_flip
+from wmtp_sim.decide.thresholds import Axis, IntArray, Reason, Side, Standing, Threshold, Walk, between
 from wmtp_sim.spec.acceptance import Acceptance, AcceptLength, ConstantRate
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.workload import FloatArray
@@ -23,12 +24,25 @@ from wmtp_sim.spec.workload import FloatArray
 CONTEXTS, BATCHES = (128, 2**24), (1, 1024)
 #: The rates' factor as a whole number: it is found to the 2**-40th.
 UNIT = 2**40
-#: Factors that are looked at on either side before one is narrowed down, and contexts or batches at most.
-FACTORS, SAMPLES = 401, 64
-#: Options times cells that are priced at once: what keeps a search in memory.
-POINTS = 400_000
+#: Factors that are looked at on either side, and contexts or batches at most, before a change is narrowed down. There
+#: are as many batches: all of them are looked at. Contexts are 1 % apart at most.
+FACTORS, SAMPLES = 401, 1200
+#: Options times cells that are priced along one side of an axis at most, and at once: what keeps a search in time and
+#: in memory.
+PRICED, POINTS = 150_000, 400_000
 #: Rates closer than this are one option under two names, as a window that holds the whole context is.
 SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Target:
+    """The longest mean time between two tokens of a request that is allowed, at every cell of a mix.
+
+    ``certain``: whether the slow end of a step's range must meet it too, and not the expected step alone.
+    """
+
+    seconds: float = float("inf")
+    certain: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,29 +52,38 @@ class Judged:
     Attributes:
         rate: tokens/s of the deployment, [..., O]; shares are of generated tokens, so times per token average.
         latency_s: the longest mean time between two tokens of a request among the mix's cells, [..., O].
+        slow_latency_s: the same at the slow end of every step's range; acceptance is as stated.
+        judged_s: of the two, the one that the target is held against.
+        meets: within the target for latency; [..., O].
         fits: in memory at every cell; [..., O].
-        possible: known to the engine, fits, and is within the latency target; [..., O].
+        possible: known to the engine, fits, and meets the target; [..., O].
         chosen: the plainest that is as good as the best; -1 where none is possible; [...].
     """
 
     rate: FloatArray
     latency_s: FloatArray
+    slow_latency_s: FloatArray
+    judged_s: FloatArray
+    meets: NDArray[np.bool_]
     fits: NDArray[np.bool_]
     possible: NDArray[np.bool_]
     chosen: NDArray[np.int64]
 
 
 def judged(
-    space: OptionSpace, priced: Priced, shares: FloatArray, batches: FloatArray, lengths: FloatArray, slo_s: float
+    space: OptionSpace, priced: Priced, shares: FloatArray, batches: FloatArray, lengths: FloatArray, target: Target
 ) -> Judged:
     """What options give: priced [..., O, C, B], shares [C, B], batches [..., B], accept lengths [..., O]."""
-    each = priced.seconds / lengths[..., np.newaxis, np.newaxis]
+    each, slow = (step / lengths[..., np.newaxis, np.newaxis] for step in (priced.seconds, priced.slow_s))
     served = shares > 0
     per_token = (shares * each / batches[..., np.newaxis, np.newaxis, :]).sum(axis=(-2, -1))
-    latency = np.where(served, each, 0.0).max(axis=(-2, -1))
+    latency, slowest = (np.where(served, time, 0.0).max(axis=(-2, -1)) for time in (each, slow))
+    held = slowest if target.certain else latency
     fits = np.broadcast_to((priced.fits | ~served).all(axis=(-2, -1)), latency.shape)
-    possible = space.allowed & fits & (latency <= slo_s)
-    return Judged(1.0 / per_token, latency, fits, possible, plainest(1.0 / per_token, possible))
+    meets = held <= target.seconds
+    possible = space.allowed & fits & meets
+    chosen = plainest(1.0 / per_token, possible)
+    return Judged(1.0 / per_token, latency, slowest, held, meets, fits, possible, chosen)
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,7 @@ class Recommendation:
         space: the options.
         asked: the mix as stated.
         acceptance, windowed: of native and of windowed drafts; the same where no other was stated.
-        slo_s: the longest mean time between two tokens of a request that is allowed, at every cell of the mix.
+        target: for the time between tokens.
         need: the speedup that the needed accept lengths are for; 1 is break-even.
     """
 
@@ -79,7 +102,7 @@ class Recommendation:
     asked: Mix
     acceptance: Acceptance | None = None
     windowed: Acceptance | None = None
-    slo_s: float = float("inf")
+    target: Target = Target()
     need: float = 1.0
 
     # --- costs and needs, whatever the acceptance ---
@@ -133,9 +156,12 @@ class Recommendation:
     @cached_property
     def judged(self) -> Judged | None:
         """The options over ``mix``; None without an acceptance, or where nothing fits."""
+        return self._judged(self.target)
+
+    def _judged(self, target: Target) -> Judged | None:
         if self.lengths is None or self.mix is None:
             return None
-        return judged(self.space, self.priced, self.mix.shares, self.mix.batches, self.lengths, self.slo_s)
+        return judged(self.space, self.priced, self.mix.shares, self.mix.batches, self.lengths, target)
 
     @cached_property
     def place(self) -> int | None:
@@ -176,16 +202,22 @@ class Recommendation:
         return None if self.judged is None else self._better(~self.judged.fits & self.space.allowed)
 
     @cached_property
+    def certain(self) -> int | None:
+        """The choice among what meets the target at the slow end of its range; None where nothing does."""
+        judged = self._judged(replace(self.target, certain=True))
+        return None if judged is None or judged.chosen < 0 else int(judged.chosen)
+
+    @cached_property
     def nearest_to_target(self) -> int | None:
         """Of what the release has and memory holds, the option with the shortest time between tokens."""
         if self.judged is None:
             return None
-        return _fastest(-self.judged.latency_s, self.judged.fits & self.space.allowed)
+        return _fastest(-self.judged.judged_s, self.judged.fits & self.space.allowed)
 
     def _better(self, among: NDArray[np.bool_]) -> int | None:
         if self.place is None or self.judged is None:
             return None
-        place = _fastest(self.judged.rate, among & (self.judged.latency_s <= self.slo_s))
+        place = _fastest(self.judged.rate, among & self.judged.meets)
         if place is None or self.judged.rate[place] <= self.judged.rate[self.place] * (1 + INDIFFERENT):
             return None
         return place
@@ -202,10 +234,24 @@ class Recommendation:
     @cached_property
     def thresholds(self) -> tuple[Threshold, ...]:
         """Where another option is chosen, nearest first on each side; where nothing is possible, where something is."""
+        return tuple(found for axis, walk in self._walks.items() for found in self._flips(axis, walk))
+
+    @cached_property
+    def standing(self) -> tuple[Standing, ...]:
+        """Where the choice is the present one, along each axis: beyond a threshold it may be chosen again."""
+        return tuple(self._standing(axis, walk) for axis, walk in self._walks.items())
+
+    def stated(self, axis: Axis) -> float:
+        """What the mix states along an axis: the factor 1, its longest context, its largest batch."""
+        mix = self._served
+        return {"acceptance": 1.0, "context": float(mix.contexts[-1]), "batch": float(mix.batches[-1])}[axis]
+
+    @cached_property
+    def _walks(self) -> dict[Axis, Walk]:
         if self.judged is None:
-            return ()
+            return {}
         axes: tuple[Axis, ...] = ("acceptance", "context", "batch")
-        return tuple(found for axis in axes for found in self._along(axis))
+        return {axis: Walk.along(partial(self._chosen, axis), *self._grid(axis)) for axis in axes}
 
     def judged_at(self, axis: Axis, at: IntArray) -> Judged:
         """The options where one thing is moved, [S, O]: all conditional rates by a factor in `UNIT`-ths, or contexts
@@ -220,58 +266,71 @@ class Recommendation:
         else:
             batches = mix.batches_up_to(at)
             priced = self.space.priced(mix.contexts, batches)
-        return judged(self.space, priced, mix.shares, batches, lengths, self.slo_s)
+        return judged(self.space, priced, mix.shares, batches, lengths, self.target)
 
-    def _along(self, axis: Axis) -> Iterator[Threshold]:
-        for side, samples in self._samples(axis).items():
-            if samples.size < 2:
-                continue
-            first = self._flip(axis, side, samples, stops=False)
-            if first is not None:
-                yield first
-            if first is not None and first.becomes != Option() and self.place:
-                last = self._flip(axis, side, samples, stops=True)
-                if last is not None:
-                    yield last
+    def _chosen(self, axis: Axis, at: IntArray) -> IntArray:
+        """The choice where one thing is moved [S], some places at a time."""
+        parts = np.array_split(at, max(1, -(-at.size // self._at_once)))
+        return np.concatenate([self.judged_at(axis, part).chosen for part in parts])
 
-    def _samples(self, axis: Axis) -> dict[Side, IntArray]:
-        """Whole numbers that run away from what was stated, on either side."""
+    def _grid(self, axis: Axis) -> tuple[IntArray, int]:
+        """The whole numbers that are looked at, ascending, and what is stated, which is among them."""
         if axis == "acceptance":
-            most = _most_factor(self._accepted)
-            down = np.linspace(UNIT, 0, FACTORS).astype(np.int64)
-            return {"below": down, "above": between(UNIT, max(int(UNIT * most), UNIT), FACTORS)}
+            most = max(int(UNIT * _most_factor(self._accepted)), UNIT)
+            down, up = np.linspace(0, UNIT, FACTORS), np.linspace(UNIT, most, FACTORS)
+            return np.unique(np.concatenate([down, up]).astype(np.int64)), UNIT
         mix = self._served
         stated, ends = (mix.contexts, CONTEXTS) if axis == "context" else (mix.batches, BATCHES)
-        start, count = int(stated[-1]), self._width
-        lowest, highest = min(ends[0], start), max(ends[1], start)
-        return {"below": between(start, lowest, count), "above": between(start, highest, count)}
+        start, count = int(stated[-1]), int(np.clip(PRICED // self._cells, 3, SAMPLES))
+        sides = (between(start, min(ends[0], start), count), between(start, max(ends[1], start), count))
+        return np.unique(np.concatenate(sides)), start
 
     @property
-    def _width(self) -> int:
-        cells = len(self.space.options) * self._served.shares.size
-        return int(np.clip(POINTS // cells, 3, SAMPLES))
+    def _cells(self) -> int:
+        return len(self.space.options) * self._served.shares.size
 
-    def _flip(self, axis: Axis, side: Side, samples: IntArray, stops: bool) -> Threshold | None:
-        now = -1 if self.place is None else self.place
+    @property
+    def _at_once(self) -> int:
+        return max(1, POINTS // self._cells)
 
-        def flips(at: IntArray) -> NDArray[np.bool_]:
-            chosen = self.judged_at(axis, at).chosen
-            return np.asarray(chosen == 0 if stops else chosen != now)
+    def _flips(self, axis: Axis, walk: Walk) -> Iterator[Threshold]:
+        """The nearest change on either side, and where speculation stops where that is another."""
+        found: list[tuple[Side, int, bool]] = []
+        for side in get_args(Side):
+            first, off = walk.nearest(side), walk.off.get(side)
+            found += [] if first is None else [(side, first, False)]
+            found += [] if off in (None, first) else [(side, off, True)]
+        there = self.judged_at(axis, np.array([at for _, at, _ in found], dtype=np.int64))
+        for row, (side, at, stops) in enumerate(found):
+            place, reason = int(there.chosen[row]), self._reason(there, row, walk.now)
+            becomes = None if place < 0 else self.space.options[place]
+            if axis != "acceptance":
+                yield Threshold(axis, side, at, becomes, reason, stops)
+                continue
+            drafts = walk.now if walk.now > 0 else place
+            length = float(self.space.lengths(*self._accepted, at / UNIT)[drafts])
+            yield Threshold(axis, side, at / UNIT, becomes, reason, stops, self.space.options[drafts], length)
 
-        at = nearest_flip(flips, samples, min(self._width, 33))
-        if at is None:
-            return None
-        there = self.judged_at(axis, np.array([at]))
-        place = int(there.chosen[0])
-        becomes = None if place < 0 else self.space.options[place]
-        reason: Reason = "speed"
-        if now >= 0 and not there.possible[0, now]:
-            reason = "target" if there.fits[0, now] else "memory"
+    def _reason(self, there: Judged, row: int, now: int) -> Reason:
+        """Why what is chosen now is given up at one of several places."""
+        if now < 0 or there.possible[row, now]:
+            return "speed"
+        return "target" if there.fits[row, now] else "memory"
+
+    def _standing(self, axis: Axis, walk: Walk) -> Standing:
+        grid, intervals = walk.grid, walk.standing
+        apart = grid[1:] - grid[:-1]
+        lowest, highest = int(grid[0]), int(grid[-1])
         if axis != "acceptance":
-            return Threshold(axis, side, at, becomes, reason, stops)
-        drafts = now if now > 0 else place
-        length = float(self.space.lengths(*self._accepted, at / UNIT)[drafts])
-        return Threshold(axis, side, at / UNIT, becomes, reason, stops, self.space.options[drafts], length)
+            gap = float((apart / grid[1:])[apart > 1].max(initial=0.0))
+            return Standing(axis, tuple(intervals), lowest, highest, gap)
+        factors = np.array(intervals, dtype=float).reshape(-1, 2) / UNIT
+        option = max(walk.now, 1)
+        lengths = self.space.lengths(*self._accepted, factors)[..., option]
+        stated, accepted = (tuple((float(low), float(high)) for low, high in each) for each in (factors, lengths))
+        gap = float(apart.max(initial=0)) / UNIT
+        ours = self.space.options[option]
+        return Standing(axis, stated, lowest / UNIT, highest / UNIT, gap, ours, accepted)
 
     # --- depth that changes while the engine runs ---
 

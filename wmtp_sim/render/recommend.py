@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
-from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.decide.thresholds import Axis, Threshold
 from wmtp_sim.decide.warnings import Warning, warnings
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.verdict import named
@@ -36,8 +37,11 @@ UNWINNABLE = "x"
 WHY = {"speed": "", "memory": " (memory)", "target": " (target missed)"}
 
 
-def print_recommendation(found: Recommendation, console: Console, launch: str | None = None) -> None:
-    """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice."""
+def print_recommendation(
+    found: Recommendation, console: Console, launch: Launch | None = None, by_batch: LaunchByBatch | None = None
+) -> None:
+    """Heading, needed accept lengths, options, verdict, warnings, and the command that starts the choice, or why there
+    is none."""
     _heading(found, console)
     console.print(Text(_surface_title(found)))
     console.print(_surface(found))
@@ -47,9 +51,24 @@ def print_recommendation(found: Recommendation, console: Console, launch: str | 
         console.print(Text(line, style="bold"))
     for warning in notices(found):
         console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
-    if launch is not None:
+    if launch is not None and launch.line is not None:
         console.print(Text("launch line (wmtp preflight --from-command tells its traps):"))
-        console.print(Text(launch), soft_wrap=True)
+        console.print(Text(launch.line), soft_wrap=True)
+    elif launch is not None and launch.unsaid is not None:
+        console.print(Text(f"no launch line: {launch.unsaid}"))
+    if by_batch is not None:
+        _print_by_batch(found, console, by_batch)
+
+
+def _print_by_batch(found: Recommendation, console: Console, launch: LaunchByBatch) -> None:
+    """The command that changes the depth with the batch, and what an engine that looks up no more than that loses."""
+    table = found.depth_table
+    assert table is not None
+    first, *others = (f"{depth} up to batch {last}" for _, last, depth in launch.ranges)
+    depths, loss = ", ".join([f"depth {first}", *others]), f"{table.batch_only_loss:.1%}".replace("%", " %")
+    note = f"; {launch.note}" if launch.note else ""
+    console.print(Text(f"launch line by batch ({depths}; {loss} less than by batch and context{note}):"))
+    console.print(Text(launch.line), soft_wrap=True)
 
 
 def notices(found: Recommendation) -> list[Warning]:
@@ -58,7 +77,8 @@ def notices(found: Recommendation) -> list[Warning]:
     mix = found.mix or found.asked
     estimate = found.space.of(option, mix.contexts, mix.batches)
     said = TOLD if option.window is not None else (*TOLD, *WINDOWED)
-    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said)]
+    noted = {note.text for note in estimate.engine.notes if note.window and option.window is None}
+    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said and w.text not in noted)]
 
 
 def _of_acceptance(found: Recommendation) -> Iterator[Warning]:
@@ -142,7 +162,8 @@ def _options(found: Recommendation) -> Table:
     """Off, the fastest option of each policy, and the runner-up, over the mix."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("over the mix", no_wrap=True)
-    for name in ("accept length", "needed", "tok/s", "speedup", "longest ITL ms"):
+    columns = ("accept length", "needed", "tok/s", "speedup", "longest ITL ms")
+    for name in (*columns, "at the slow end") if _targeted(found) else columns:
         table.add_column(name, justify="right", no_wrap=True)
     places = [found.best_of(policy) for policy in (None, *POLICIES)] + [found.place, found.runner_up]
     for place in sorted({place for place in places if place is not None}):
@@ -162,7 +183,18 @@ def _cells(found: Recommendation, place: int) -> Iterator[str]:
     yield f"{needs[place]:.2f}" if option.policy else "-"
     yield rate(float(judged.rate[place]))
     yield times(float(judged.rate[place] / judged.rate[0]))
-    yield milliseconds(float(judged.latency_s[place])) + ("" if judged.latency_s[place] <= found.slo_s else " over")
+    yield _held(found, judged.latency_s[place])
+    if _targeted(found):
+        yield _held(found, judged.slow_latency_s[place])
+
+
+def _targeted(found: Recommendation) -> bool:
+    return bool(np.isfinite(found.target.seconds))
+
+
+def _held(found: Recommendation, latency_s: float) -> str:
+    """A time between tokens, held against the target."""
+    return milliseconds(float(latency_s)) + ("" if latency_s <= found.target.seconds else " over")
 
 
 # --- the verdict -------------------------------------------------------------------------------------------------
@@ -198,7 +230,15 @@ def sentences(found: Recommendation) -> list[str]:
         lines.append(_needs(found))
     if found.place is None:
         return [*lines, _missed(found), *_changes(found)]
-    return [*lines, _run(found), *_margins(found), *_others(found), *_changes(found), *_switching(found)]
+    return [
+        *lines,
+        _run(found),
+        *_target(found),
+        *_margins(found),
+        *_others(found),
+        *_changes(found),
+        *_switching(found),
+    ]
 
 
 def _needs(found: Recommendation) -> str:
@@ -229,14 +269,40 @@ def _run(found: Recommendation) -> str:
     return f"Run depth {found.choice.depth} with {_kv(found.choice)}: {given}, {gain} of no speculation."
 
 
+def _target(found: Recommendation) -> Iterator[str]:
+    """Whether the choice meets the target for latency also where its steps are as slow as they may be."""
+    if not _targeted(found):
+        return
+    assert found.judged is not None
+    target = f"{milliseconds(found.target.seconds)} ms between tokens"
+    expected, slow = (float(each[found.place]) for each in (found.judged.latency_s, found.judged.slow_latency_s))
+    if slow <= found.target.seconds:
+        both = f"{milliseconds(slow)} ms, {milliseconds(expected)} expected"
+        yield f"Meets {target} even at the slow end of its range: {both}."
+    else:
+        there = "nothing meets it there" if found.certain is None else _certain(found, found.certain)
+        said = f"Meets {target} in the expected case, {milliseconds(expected)} ms; at the slow end of its range"
+        yield f"{said} {milliseconds(slow)} ms: {there}."
+
+
+def _certain(found: Recommendation, place: int) -> str:
+    assert found.judged is not None
+    slow = milliseconds(float(found.judged.slow_latency_s[place]))
+    return f"--slo-certain would choose {_described(found, place)}, {slow} ms there"
+
+
 def _missed(found: Recommendation) -> str:
     """Nothing meets the target: what comes nearest."""
     place, judged = found.nearest_to_target, found.judged
     assert place is not None
     assert judged is not None
-    least = milliseconds(float(judged.latency_s[place]))
-    target = milliseconds(found.slo_s)
-    return f"Nothing meets {target} ms between tokens at every cell; {_described(found, place)}: {least} ms."
+    least = milliseconds(float(judged.judged_s[place]))
+    target = f"{milliseconds(found.target.seconds)} ms between tokens at every cell"
+    if not found.target.certain:
+        return f"Nothing meets {target}; {_described(found, place)}: {least} ms."
+    expected = milliseconds(float(judged.latency_s[place]))
+    nearest = f"{_described(found, place)}: {least} ms there, {expected} expected"
+    return f"Nothing meets {target}, the slow end of its range included; {nearest}."
 
 
 def _margins(found: Recommendation) -> Iterator[str]:
@@ -293,10 +359,30 @@ def _adds(found: Recommendation, place: int) -> str:
 
 def _changes(found: Recommendation) -> Iterator[str]:
     """One line for each thing that would change the choice."""
-    for axis, label in (("acceptance", "accept length"), ("context", "context"), ("batch", "batch")):
+    labels: dict[Axis, str] = {"acceptance": "accept length", "context": "context", "batch": "batch"}
+    for axis, label in labels.items():
         parts = [_change(found, each) for each in found.thresholds if each.axis == axis]
         if parts:
-            yield f"Instead, at {label}{_scaled(found, axis)} {'; '.join(parts)}."
+            yield f"Instead, at {label}{_scaled(found, axis)} {'; '.join(parts)}.{_again(found, axis)}"
+
+
+def _again(found: Recommendation, axis: Axis) -> str:
+    """Where beyond a change the choice stands again: all intervals but the one that holds what was stated."""
+    standing = next(each for each in found.standing if each.axis == axis)
+    lengths = axis == "acceptance"
+    shown = standing.accept_lengths if lengths else standing.intervals
+    apart = [
+        pair for pair, at in zip(shown, standing.intervals, strict=True) if not at[0] <= found.stated(axis) <= at[1]
+    ]
+    if not apart:
+        return ""
+    places = (_ends(low, high, ".2f" if lengths else ",.0f") for low, high in apart)
+    again = "nothing is possible" if found.place is None else _described(found, found.place)
+    return f" Again {again} at {' and '.join(places)}."
+
+
+def _ends(low: float, high: float, form: str) -> str:
+    return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
 def _scaled(found: Recommendation, axis: str) -> str:

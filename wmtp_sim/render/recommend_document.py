@@ -5,16 +5,18 @@ Seconds, tokens, tokens per second. Arrays over the mix are nested by context, t
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.depth_table import MARGIN, DepthTable, Interval, Row
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
-from wmtp_sim.decide.thresholds import Threshold
+from wmtp_sim.decide.thresholds import Standing, Threshold
 from wmtp_sim.render.layout import layout_document
 from wmtp_sim.render.recommend import notices
 
@@ -27,8 +29,12 @@ RULE = (
 )
 
 
-def recommend_document(found: Recommendation, launch: str | None = None) -> dict[str, Any]:
-    """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command is."""
+def recommend_document(
+    found: Recommendation, launch: Launch | None = None, by_batch: LaunchByBatch | None = None
+) -> dict[str, Any]:
+    """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command starts it,
+    and ``launch_unsaid`` is then what no flag says; ``by_batch`` is null where it was not asked for."""
+    launch = launch or Launch()
     deployment = found.space.deployment
     table = found.depth_table
     return {
@@ -46,16 +52,20 @@ def recommend_document(found: Recommendation, launch: str | None = None) -> dict
             "fits": found.asked_priced.fits[0].tolist(),
         },
         "acceptance": _acceptance(found),
-        "slo_itl_s": found.slo_s if np.isfinite(found.slo_s) else None,
+        "slo_itl_s": found.target.seconds if np.isfinite(found.target.seconds) else None,
+        "slo_certain": found.target.certain,
         "need": found.need,
         "options": [_option(found, place) for place in range(len(found.space.options))],
         "choice": _choice(found),
-        "launch": launch,
+        "launch": launch.line,
+        "launch_unsaid": launch.unsaid,
+        "by_batch": None if by_batch is None else _by_batch(by_batch),
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
         "too_large": None if found.too_large is None else _named(found.space.options[found.too_large]),
         "thresholds": [_threshold(found, each) for each in found.thresholds],
+        "standing": [_standing(each) for each in found.standing],
         "switching": None if table is None else _switching(table),
         "warnings": [{"id": w.id, "text": w.text} for w in notices(found)],
     }
@@ -122,6 +132,7 @@ def _option(found: Recommendation, place: int) -> dict[str, Any]:
         "tokens_per_s": None if judged is None else float(judged.rate[place]),
         "speedup": None if judged is None else float(judged.rate[place] / judged.rate[0]),
         "longest_itl_s": None if judged is None else float(judged.latency_s[place]),
+        "longest_itl_high_s": None if judged is None else float(judged.slow_latency_s[place]),
         "possible": None if judged is None else bool(judged.possible[place]),
     }
 
@@ -153,6 +164,10 @@ def _threshold(found: Recommendation, threshold: Threshold) -> dict[str, Any]:
     return document
 
 
+def _standing(standing: Standing) -> dict[str, Any]:
+    return asdict(standing) | {"option": None if standing.option is None else _named(standing.option)}
+
+
 def _switching(table: DepthTable) -> dict[str, Any]:
     return {
         "policy": table.draft_kv.policy,
@@ -163,6 +178,11 @@ def _switching(table: DepthTable) -> dict[str, Any]:
         "tokens_per_s": table.switching,
         "batch_only_loss": table.batch_only_loss,
     }
+
+
+def _by_batch(launch: LaunchByBatch) -> dict[str, Any]:
+    ranges = [{"above": first - 1, "up_to": last, "depth": depth} for first, last, depth in launch.ranges]
+    return {"launch": launch.line, "file": json.loads(launch.content), "depths": ranges, "note": launch.note or None}
 
 
 def _row(row: Row) -> dict[str, Any]:

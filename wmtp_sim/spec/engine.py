@@ -129,10 +129,14 @@ class StateHandling(Spec):
 
 
 class Note(Spec):
-    """What a person must know about an engine on GPUs of some architectures, as the GPU file names them; () is all."""
+    """What a person must know about an engine on GPUs of some architectures, as the GPU file names them; () is all.
+
+    ``window``: whether it concerns those alone who window their drafts.
+    """
 
     text: str
     architectures: tuple[str, ...] = ()
+    window: bool = False
 
     def concerns(self, architecture: str) -> bool:
         return not self.architectures or architecture in self.architectures

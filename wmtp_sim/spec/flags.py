@@ -54,13 +54,47 @@ class Drafting(Spec):
         unset_depth: depth where speculation is on and none is stated; None where the engine refuses that.
         states_rows: whether a line states depth, topk and verified rows, all three.
         window_backends: draft attention backends that honour a draft window; empty where no flag windows a draft.
-        window_backend: the one of them to write where none is stated.
+        window_backend: the one of them to write where none is stated; ``elsewhere`` is that for GPUs not NVIDIA's.
     """
 
     unset_depth: int | None = Field(default=None, ge=1, le=64)
     states_rows: bool = False
     window_backends: tuple[str, ...] = ()
     window_backend: str | None = None
+    elsewhere: str | None = None
+
+    def window_backend_on(self, vendor: str) -> str | None:
+        """The draft attention backend to write beside a window, on a GPU of a vendor, which may not be stated."""
+        return self.window_backend if vendor in ("nvidia", "") or self.elsewhere is None else self.elsewhere
+
+
+class ByBatch(Spec):
+    """How an engine is told to change its depth with the running batch.
+
+    Attributes:
+        flag: what holds the depths: ``--flag.key`` for a key of a JSON object, else a flag that names a file.
+        form: ``ranges``, lists of first batch, last batch and depth; ``slots``, an object of depths by first batch.
+        switch: the flag that turns it on, where there is one.
+        off_since: the first release that takes a depth of 0; None where all do.
+        unless: flags with which the engine drops the depths with no more than a line in its log.
+        replicas: whether it works with data-parallel replicas.
+        several_heads: whether it works with a draft head for each position.
+        note: what a person should know who starts it so; empty where there is nothing.
+    """
+
+    flag: str
+    form: Literal["ranges", "slots"]
+    switch: str | None = None
+    off_since: str | None = None
+    unless: tuple[str, ...] = ()
+    replicas: bool = False
+    several_heads: bool = True
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Flags that it names."""
+        return (self.flag.partition(".")[0], *self.unless, *([self.switch] if self.switch else []))
 
 
 class Parallel(Spec):
@@ -92,6 +126,7 @@ class Grammar(Spec):
         fields: the flags of each field of `ServerDeployment`; the first is written, all are read. ``--flag.key`` is a
             key of a JSON object.
         words: the engine's words for a field and ours (``kv``, ``method``, ``quantization``).
+        by_batch: how depths by batch are said; None where one depth is kept.
         default_attention: the attention backend by GPU architecture, and ``default``; empty where it does not matter.
         keys: what the JSON objects of some flags hold.
     """
@@ -107,6 +142,7 @@ class Grammar(Spec):
     words: dict[str, dict[str, str]]
     drafting: Drafting = Drafting()
     parallel: Parallel = Parallel()
+    by_batch: ByBatch | None = None
     default_attention: dict[str, str] = Field(default_factory=dict)
     keys: dict[str, dict[str, Entries]] = Field(default_factory=dict)
     flags: dict[str, Entries]
@@ -127,7 +163,14 @@ class Grammar(Spec):
                 base, dot, key = flag.partition(".")
                 if base not in self.flags or (dot and base in self.keys and key not in self.keys[base]):
                     raise ValueError(f"fields.{field} names {flag!r}, which flags or keys lack")
+        for name in self.by_batch.names if self.by_batch else ():
+            if name not in self.flags:
+                raise ValueError(f"by_batch names {name!r}, which flags lack")
         return self
+
+    def reaches(self, release: str, since: str) -> bool:
+        """Whether a release is another one, or newer."""
+        return self.releases.index(release) >= self.releases.index(since)
 
     def taken(self, table: dict[str, tuple[Flag, ...]], release: str) -> dict[str, Flag]:
         """The entries of ``flags`` or of one of ``keys`` that a release takes."""

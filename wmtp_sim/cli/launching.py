@@ -1,0 +1,236 @@
+"""The server that `wmtp recommend` is asked about, and the command that starts the choice, or why no command does."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from wmtp_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wmtp_sim.catalog.launch import Launch, LaunchByBatch
+    from wmtp_sim.decide.options import Option
+    from wmtp_sim.decide.recommend import Recommendation
+    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.spec.engine import Engine
+
+
+@dataclass(frozen=True)
+class Started:
+    """A server as options or a command state it.
+
+    Attributes:
+        deployment: what is served; its depth and window are those of the command, where there is one.
+        engine: the release.
+        unused: words of the command that nothing here is made of, and that a line made anew carries along.
+        flags: the command's own.
+        unsaid: what options state and no flag of a release says, in words, first of all; empty where there is nothing.
+    """
+
+    deployment: ServerDeployment
+    engine: Engine
+    unused: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+    unsaid: str = ""
+
+
+def of_options(model: str | None, engine: Engine, options: dict[str, Any]) -> Started:
+    """The server that options state, by their flags. Raises `InputError` without a model."""
+    from wmtp_sim.cli.ranges import whole
+    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.spec.parallel import Layout
+
+    if model is None:
+        raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
+    layout = Layout(whole(options["--tp"], "--tp"), whole(options["--dp"], "--dp"), options["--dp-attention"])
+    stated = ServerDeployment(
+        model=model,
+        engine=engine.name,
+        tp=layout.tp,
+        dp=layout.dp,
+        dp_attention=layout.dp_attention,
+        ep=layout.ranks if options["--expert-parallel"] else 1,
+        all_to_all="deepep" if options["--all-to-all"] else None,
+        draft_tp=whole(options["--draft-tp"], "--draft-tp") if options["--draft-tp"] else None,
+        kv=options["--kv"],
+        draft_kv=options["--draft-kv"],
+    )
+    return Started(stated, engine)
+
+
+def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> Started:
+    """The server that a command starts. What it has no word for is told on stderr.
+
+    Raises:
+        InputError: a command that cannot be read or priced, or one of the ``options`` that it states itself.
+    """
+    from wmtp_sim.catalog.commands import read_command
+
+    if said := next((name for name, value in options.items() if value not in (None, False, "1")), None):
+        raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
+    read = read_command(command, engine)
+    for words in (*read.line.unknown, *read.line.unpriced):
+        typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
+    served = read.deployment
+    if served.depth and (served.method != "mtp" or served.topk > 1):
+        raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
+    memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
+    return Started(served, read.engine.model_copy(update=memory), read.unused, frozenset(read.line.values))
+
+
+def with_formats(
+    started: Started, weights: str | None, head_weights: str | None, draft_weights: str | None, drafter: str
+) -> Started:
+    """A server with the formats and the drafter that options state, said as far as flags can say them."""
+    head = {"--head-weights": head_weights, "--draft-weights": draft_weights}
+    word = None if weights is None else _converting(started, weights)
+    if word is not None:
+        started = replace(started, deployment=started.deployment.model_copy(update={"quantization": word}))
+    unsaid = [f"no flag says {flag} {stated}: the checkpoint does" for flag, stated in head.items() if stated]
+    if weights is not None and word is None:
+        unsaid.insert(0, f"no flag of {_release(started)} converts this checkpoint's weights to {weights} (--weights)")
+    if drafter not in ("mtp", "none"):
+        unsaid.append(f"where the checkpoint of --drafter {drafter} lies is not stated")
+    return replace(started, unsaid=unsaid[0] if unsaid else "")
+
+
+def _converting(started: Started, weights: str) -> str | None:
+    """The engine's word for converting weights on loading; a checkpoint that states a format of its own keeps it."""
+    from wmtp_sim.catalog.flags import grammar_names, load_grammar
+    from wmtp_sim.catalog.models import hub_name, load_model
+
+    if started.engine.name not in grammar_names() or load_model(hub_name(started.deployment.model)).precision.stated:
+        return None
+    words = {ours: word for word, ours in load_grammar(started.engine.name).words["quantization"].items()}
+    return words.get(weights)
+
+
+def converted(started: Started) -> str | None:
+    """The format that a server's engine converts weights to on loading."""
+    if started.deployment.quantization is None:
+        return None
+    from wmtp_sim.catalog.flags import vocabulary
+    from wmtp_sim.catalog.models import hub_name, load_model
+    from wmtp_sim.preflight import converted_weights
+
+    return converted_weights(
+        started.deployment, vocabulary(started.engine), load_model(hub_name(started.deployment.model))
+    )
+
+
+def launch(found: Recommendation, started: Started) -> Launch:
+    """The command that starts what was chosen, all else as it was stated; or what cannot be said."""
+    from wmtp_sim.catalog.launch import Launch
+
+    if found.choice is None or found.mix is None:
+        return Launch()
+    unsaid = _unsaid(found, started, found.choice)
+    if unsaid:
+        return Launch(unsaid=unsaid)
+    try:
+        return Launch(line=_line(found, started, found.choice))
+    except InputError as error:
+        return Launch(unsaid=error.problem if error.field == "--engine" else f"{error.field}: {error.problem}")
+
+
+def _line(found: Recommendation, started: Started, option: Option) -> str:
+    """Raises `InputError` for what the release has no flag or no word for."""
+    from wmtp_sim.catalog.launch import launch_line
+
+    vendor = found.space.deployment.machine.gpu.vendor
+    line = launch_line(_deployment(found, started.deployment, option), started.engine, vendor=vendor)
+    return shlex.join((*line.words, *started.unused))
+
+
+def launch_by_batch(found: Recommendation, started: Started, path: Path) -> LaunchByBatch:
+    """The command that starts depths by batch, and the file that it is to name.
+
+    Raises:
+        InputError: naming what is in the way of such a command.
+    """
+    from wmtp_sim.catalog.by_batch import FLAG, DepthsByBatch, in_a_file, note
+    from wmtp_sim.catalog.launch import LaunchByBatch, launch_line
+
+    table = found.depth_table
+    if table is None:
+        raise _no_table(found, FLAG)
+    depths = DepthsByBatch(table.ranges, str(path)).of_a_group(started.deployment.dp)
+    if depths.deepest == 0:
+        raise InputError(FLAG, "no depth pays at any batch of the mix", "start without speculation")
+    option = replace(table.draft_kv, depth=depths.deepest)
+    unsaid = _unsaid(found, started, option) or _drops_depths(found, started)
+    if unsaid:
+        raise InputError(FLAG, unsaid, "--table has the depths for a router of your own")
+    vendor = found.space.deployment.machine.gpu.vendor
+    line = launch_line(_deployment(found, started.deployment, option), started.engine, depths, vendor)
+    content = in_a_file(started.engine, depths, line.words)
+    return LaunchByBatch(shlex.join((*line.words, *started.unused)), content, depths.ranges, note(started.engine))
+
+
+def _drops_depths(found: Recommendation, started: Started) -> str:
+    """Why an engine would keep one depth whatever it is told by batch; empty where it would not."""
+    from wmtp_sim.catalog.by_batch import syntax
+    from wmtp_sim.catalog.flags import vocabulary
+
+    form, drafter = syntax(vocabulary(started.engine)), found.space.deployment.drafter
+    dropping = sorted(started.flags & set(form.unless))
+    if dropping:
+        return f"{_release(started)} keeps one depth with {dropping[0]}"
+    layout = found.space.deployment.work.layout
+    if layout.dp > 1 and not (form.replicas and not layout.dp_attention):
+        groups = "groups that share experts" if layout.dp_attention else "data-parallel replicas"
+        return f"{_release(started)} keeps one depth with {layout.dp} {groups}"
+    if drafter is not None and drafter.resident_copies > 1 and not form.several_heads:
+        return f"{_release(started)} keeps one depth for a drafter of {drafter.resident_copies} heads"
+    return ""
+
+
+def refuse_no_table(found: Recommendation, flag: str) -> None:
+    """Raises `InputError` naming a flag that needs a table of depths, where there is none."""
+    if found.depth_table is None:
+        raise _no_table(found, flag)
+
+
+def _no_table(found: Recommendation, flag: str) -> InputError:
+    if found.acceptance is None:
+        return InputError(flag, "a table of depths needs an acceptance", "state --alpha or --survival")
+    return InputError(flag, "no depth's memory fits at every cell", "a smaller --batch or --context")
+
+
+def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
+    """What of the choice, or of what was stated, is more than flags can say; empty where nothing is."""
+    from wmtp_sim.decide.choice import windows_reach
+
+    if started.unsaid:
+        return started.unsaid
+    if option.policy == "ring":
+        return f"no flag of {_release(started)} gives drafts a ring"
+    if option.window is not None and not windows_reach(found.space.deployment.drafter):
+        return f"no flag of {_release(started)} windows a draft head of this attention"
+    return ""
+
+
+def _deployment(found: Recommendation, started: ServerDeployment, option: Option) -> ServerDeployment:
+    """A deployment as it was stated, but for what a choice decides."""
+    assert found.mix is not None
+    chosen: dict[str, Any] = {
+        "depth": option.depth,
+        "verify_rows": None,
+        "window": option.window,
+        "sink": option.sink if option.window is not None else None,
+        "context": started.context or int(found.mix.contexts.max()),
+        "max_running": started.max_running or int(found.mix.batches.max()),
+        "draft_kv": started.draft_kv if option.depth else None,
+    }
+    if option.window is not None:  # whichever backend the command drafts on may not honour a window
+        chosen["draft_attention_backend"] = None
+    return started.model_copy(update=chosen)
+
+
+def _release(started: Started) -> str:
+    return f"{started.engine.name} {started.engine.version}"
