@@ -15,7 +15,7 @@ from wmtp_sim.catalog.launch import launch_line
 from wmtp_sim.errors import InputError
 
 SGLANG = (
-    "python3 -m sglang.launch_server --model-path Qwen/Qwen3.5-35B-A3B --tp 8 --ep 8 --context-length 1M "
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3.5-35B-A3B --tp 8 --ep 8 --context-length 1Mi "
     "--mem-fraction-static 0.85 --max-running-requests 16 --kv-cache-dtype fp8_e4m3 --speculative-algorithm NEXTN "
     "--speculative-num-steps 6 --speculative-eagle-topk 1 --speculative-num-draft-tokens 7"
 )

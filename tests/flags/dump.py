@@ -31,11 +31,17 @@ MAKERS: dict[str, tuple[str, ...]] = {
 }
 #: What parsers are made of where it is not argparse's own.
 PARSERS = {"vllm": "vllm.utils.argparse_utils:FlexibleArgumentParser"}
-#: Values by which a type shows what it takes, the narrowest kind first, and what it must make of them.
+#: What argparse does not know, by engine and flag: ``-O3`` and ``--flag.key`` are read before it.
+READ_BEFORE: dict[str, dict[str, dict[str, Any]]] = {
+    "vllm": {"--optimization-level": {"also": ("-O",)}, "--hf-overrides": {"kind": "json"}}
+}
+#: Values by which a type shows what it takes, in this order, and what it must make of them.
 PROBES: tuple[tuple[Kind, str, Callable[[Any], bool]], ...] = (
+    ("si_size", "1Ki", lambda made: made == 1024),
     ("size", "1K", lambda made: made == 1024),
-    ("json", '{"a": 1}', lambda made: isinstance(made, dict)),
-    ("json", "[1]", lambda made: isinstance(made, list) and made == [1]),
+    ("text", "plain words", lambda made: True),
+    ("json", "{}", lambda made: made != "{}"),
+    ("json", "[1]", lambda made: made == [1]),
     ("number", "1.5", lambda made: isinstance(made, float)),
     ("integer", "7", lambda made: type(made) is int),
 )
@@ -44,6 +50,7 @@ PROBES: tuple[tuple[Kind, str, Callable[[Any], bool]], ...] = (
 def real_parser(engine: str) -> argparse.ArgumentParser:
     """The parser of the installed engine. Raises ImportError where it is not installed or keeps it elsewhere."""
     kind: Any = _found(PARSERS[engine]) if engine in PARSERS else argparse.ArgumentParser
+    _without_a_gpu(engine)
     wrong = []
     for place in MAKERS[engine]:
         try:
@@ -54,6 +61,20 @@ def real_parser(engine: str) -> argparse.ArgumentParser:
         parser = kind()
         return make(parser) or parser
     raise ImportError(f"{engine} makes its parser in none of {', '.join(wrong)}")
+
+
+def installed_flags(engine: str) -> dict[str, Flag]:
+    """What the installed engine takes. Raises ImportError as `real_parser` does."""
+    found = flags_of(real_parser(engine))
+    known = {name: more for name, more in READ_BEFORE.get(engine, {}).items() if name in found}
+    return found | {name: found[name].model_copy(update=more) for name, more in known.items()}
+
+
+def _without_a_gpu(engine: str) -> None:
+    """vLLM refuses to make a parser where it sees no device: any name of one will do."""
+    if engine == "vllm":
+        platform = _found("vllm.platforms:current_platform")
+        platform.device_type = platform.device_type or "cuda"
 
 
 def _found(place: str) -> Any:
@@ -89,9 +110,8 @@ def _flag(parser: argparse.ArgumentParser, action: argparse.Action, name: str) -
     if action.nargs == 0:
         return Flag(kind="switch", also=also, off=off)
     many = action.nargs in ("+", "*", argparse.REMAINDER) or (isinstance(action.nargs, int) and action.nargs > 1)
-    choices = tuple(sorted({str(choice) for choice in action.choices or () if choice is not None}))
-    kind: Kind = "text" if choices else _kind(action.type)
-    return Flag(kind=kind, also=also, many=many, bare=action.nargs in ("?", "*"), choices=choices)
+    choices = tuple(sorted({str(choice) for choice in action.choices or ()} - {"None"}))
+    return Flag(kind=_kind(action.type), also=also, many=many, bare=action.nargs in ("?", "*"), choices=choices)
 
 
 def _off(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, ...]:
@@ -185,7 +205,7 @@ def main(engine: str, release: str | None = None) -> str:
     grammar = load_grammar(engine)
     installed = version(engine)
     name = release or ".".join(installed.split(".")[: grammar.releases[-1].count(".") + 1])
-    path, flags = FOLDER / f"{engine}.toml", flags_of(real_parser(engine))
+    path, flags = FOLDER / f"{engine}.toml", installed_flags(engine)
     source = f"code: {engine} {installed} release, {MAKERS[engine][0].rpartition(':')[2]}"
     path.write_text(rewritten(path.read_text(encoding="utf-8"), grammar, name, source, flags), encoding="utf-8")
     before = grammar.taken(grammar.flags, name if name in grammar.releases else grammar.releases[-1])

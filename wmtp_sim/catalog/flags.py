@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -26,6 +27,8 @@ from wmtp_sim.spec.flags import Flag, Grammar
 
 SCHEMA = "wmtp-flags/1"
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT])")
+_SI_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kMGT]|[KMGT]i)")
+_SI_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 #: A variable of a shell, or a substitution, at a value's start.
@@ -280,6 +283,7 @@ _ARTICLES = {
     "flag": "true or false",
     "json": "an object or a list",
     "size": "a whole number",
+    "si_size": "a whole number",
     "switch": "a switch",
 }
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -305,6 +309,8 @@ def converted(flag: Flag, text: str) -> Any:
         return _whole(text)
     if flag.kind == "size":
         return _size(text)
+    if flag.kind == "si_size":
+        return _si_size(text)
     if flag.kind == "number":
         return _number(text)
     return _strict_json(text) if flag.kind == "json" else text
@@ -327,6 +333,16 @@ def _size(text: str) -> int:
     if match[2].isupper() and "." in match[1]:
         raise ValueError(f"{text[:60]!r}: whole numbers alone stand before {match[2]}")
     return int(size)
+
+
+def _si_size(text: str) -> int:
+    """A whole number with an optional unit, as SGLang reads it: decimal without an i, binary with one."""
+    match = _SI_SIZE.fullmatch(text.strip())
+    if match is None:
+        return _whole(text)
+    if match[2].endswith("i") and "." in match[1]:
+        raise ValueError(f"{text[:60]!r}: whole numbers alone stand before {match[2]}")
+    return int(Decimal(match[1]) * _SI_UNITS[match[2]])
 
 
 def _number(text: str) -> float:

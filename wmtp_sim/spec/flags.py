@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from wmtp_sim.spec.base import Spec
 
-#: What a flag's value is. ``switch`` takes none; ``size`` is a whole number that may end in k, K, m, M, g or G (1K is
-#: 1024, 1k is 1000); ``flag`` is true or false inside a JSON object.
-Kind = Literal["switch", "text", "integer", "number", "size", "json", "flag"]
+#: What a flag's value is. ``switch`` takes none; ``size`` is a whole number that may end in k, K, m, M, g, G, t or T
+#: (1K is 1024, 1k is 1000), ``si_size`` one that may end in k, M, G or T (1M is 1000000) or in Ki, Mi, Gi or Ti (1Mi
+#: is 1048576); ``flag`` is true or false inside a JSON object.
+Kind = Literal["switch", "text", "integer", "number", "size", "si_size", "json", "flag"]
 
 
 class Flag(Spec):
