@@ -7,6 +7,7 @@ from pathlib import Path
 
 import wmtp_sim
 from calibration.fit import CLASS_ITSELF
+from tests.step import test_sglang_two_gpus as two
 from tests.step.test_sglang_steps import STEPS as SGLANG_STEPS
 from tests.step.test_sglang_steps import predicted
 from tests.step.test_vllm_h200 import STEPS, step
@@ -69,6 +70,27 @@ def sglang() -> None:
         print(f"{asked}  {seen}  {low:.2f}..{high:.2f}")
     mean, worst = statistics.fmean(map(abs, errors)), max(map(abs, errors))
     print(f"mean |error| {mean:.1%}, worst {worst:.1%}")
+
+
+def two_gpus() -> None:
+    """Whole steps of SGLang 0.5.23 on two H200s: kernels, collectives (traced and predicted) and steps."""
+    print(
+        "layout    depth    context  batch  kernels ms  predicted  collectives us  predicted  step ms  predicted   error"
+    )
+    kernels, whole = [], []
+    for row in two.STEPS:
+        expected, total, step = two.kernels_ms(row), two.step_ms(row), row["median_ms"]
+        ours = sum(two.collectives(row, kind)[1] for kind in two.TRACED)
+        theirs = sum(us for _, _, us in row["collectives"])
+        if row["layout"] != "tp-nccl":
+            kernels.append(abs(expected / row["busy_ms"] - 1))
+            whole += [abs(total / step - 1)] if row not in two.LATE else []
+        asked = f"{row['layout']:<8}  {row['depth']:>5}  {row['context']:>9,}  {row['batch']:>5}"
+        seen = f"{row['busy_ms']:>10.2f}  {expected:>9.2f}  {theirs:>14.0f}  {ours:>9.0f}"
+        late = "  late host" if row in two.LATE else ""
+        print(f"{asked}  {seen}  {step:>7.2f}  {total:>9.2f}  {total / step - 1:>+6.1%}{late}")
+    print(f"mean |error| of kernels {statistics.fmean(kernels):.1%}, worst {max(kernels):.1%} (without tp-nccl)")
+    print(f"mean |error| of steps {statistics.fmean(whole):.1%}, worst {max(whole):.1%} (without late hosts)")
 
 
 def paper() -> None:
@@ -173,6 +195,7 @@ WHICH = {
     "steps": steps,
     "vllm": vllm,
     "sglang": sglang,
+    "two-gpus": two_gpus,
     "paper": paper,
     "saving": saving,
     "published": published,

@@ -6,6 +6,7 @@ it comes from; a source begins with its grade, one of `GRADES`.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import FORMATS, MathDtype, WeightGroup
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
@@ -163,10 +165,12 @@ class Engine(Spec):
         concurrent_groups: weight groups whose products run on a second stream: their launches hide behind the other
             stream's, their bytes do not.
         spread: factor that this definition itself may be off by, beyond its kernels: 1 where its steps were measured.
-        parallel_spread: factor that a step over several GPUs may be off by on top of ``spread``: all-reduces are priced
-            as timed alone, and ranks that wait for one another are not priced.
+        parallel_spread: factor that a step over eight GPUs may be off by on top of ``spread``, and its cube root for
+            each doubling: collectives are priced as timed alone, and ranks that wait for one another are not priced.
         joint: kinds of weights that the ranks of all groups share under attention data parallelism; others are a
             group's own.
+        whole_expert_launches: small kernels more around a layer's experts where ranks hold whole ones.
+        joined_host: what a step takes beyond its kernels where groups share experts, if it is more.
         base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
@@ -191,6 +195,8 @@ class Engine(Spec):
     parallel_spread: float = Field(default=1, ge=1, le=10)
     joint: tuple[WeightGroup, ...] = ("expert",)
     base_by_reduction: bool = False
+    whole_expert_launches: float = Field(default=0, ge=0, le=100)
+    joined_host: Host | None = None
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()
@@ -247,7 +253,11 @@ class Engine(Spec):
 
     def spread_over(self, gpus: int) -> float:
         """The factor, either way, that this definition leaves open for a step over some GPUs."""
-        return self.spread * (self.parallel_spread if gpus > 1 else 1.0)
+        return float(self.spread * self.parallel_spread ** (math.log2(gpus) / 3.0))
+
+    def host_of(self, layout: Layout) -> Host:
+        """What a step takes beyond its kernels, as GPUs share the model."""
+        return self.joined_host if self.joined_host is not None and layout.joined > 1 else self.host
 
     def slots_for(self, batch: ArrayLike) -> NDArray[np.float64]:
         """Sequences that a batch's graph was captured for: ``batch`` itself where no graph is larger."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Phase
+from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Host, Phase
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.precision import FORMATS
 from wmtp_sim.spec.workload import Workload
@@ -127,12 +127,12 @@ class Composer:
 
     def base_step(self) -> Step:
         """One iteration without speculation."""
-        host, parts = self.engine.host, self._base_parts
+        host, parts = self._engine_host, self._base_parts
         return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
 
     def idle_step(self) -> Step:
         """One iteration while an adaptive depth is 0: a base step, and the wide pass where it still runs."""
-        host, parts = self.engine.host, self._base_parts
+        host, parts = self._engine_host, self._base_parts
         if self.engine.idle_wide_pass:
             parts = (*parts, self._part("extend", lambda: self._extend("context", rows=1.0)))
         return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
@@ -142,7 +142,7 @@ class Composer:
         narrow, wide = READS[policy]
         parts = (self._drafts[narrow], self._verified, self._extends[wide], self._accepted)
         phases: dict[Phase, Part] = {"draft": parts[0], "verify": parts[1], "extend": parts[2]}
-        later, host = np.maximum(self.work.depth - 1.0, 0.0), self.engine.host
+        later, host = np.maximum(self.work.depth - 1.0, 0.0), self._engine_host
         waits, work = host.step_s + host.per_draft_s * later, host.step_work_s + host.per_draft_work_s * later
         return self._step(parts, self._host(phases, parts, waits, work))
 
@@ -246,13 +246,17 @@ class Composer:
             raise ValueError("a speculative step needs a drafter")
         return self.drafter
 
+    @property
+    def _engine_host(self) -> Host:
+        return self.engine.host_of(self.work.layout)
+
     def _host(self, phases: dict[Phase, Part], parts: tuple[Part, ...], waits: Array, work: Array) -> Timing:
         """What a step takes beyond its kernels.
 
         The GPU's waits, and what launches outside a graph take longer than their kernels; at least what the host's own
         work takes longer than all of that.
         """
-        host, spread = self.engine.host, self.machine.profile.host_spread
+        host, spread = self._engine_host, self.machine.profile.host_spread
         for phase in host.eager:
             if phase in phases:
                 launched = host.eager_launch_s * phases[phase].launches
@@ -322,10 +326,17 @@ class Composer:
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
             elif operation.weight_format:
+                yield from self._dealt(operation)
                 yield from self._quantized(operation)
                 yield self._product(operation)
             else:
                 yield operation
+
+    def _dealt(self, operation: Operation) -> Iterator[Operation]:
+        """The small kernels that keep rows of other ranks' experts out of a rank's products."""
+        layout, launches = self.work.layout, self.engine.whole_expert_launches
+        if operation.kernel == "moe" and layout.expert_groups > 1 and not layout.all_to_all and launches:
+            yield Operation("elementwise.dealt", "elementwise", launches=launches, repeats=operation.repeats)
 
     def _quantized(self, operation: Operation) -> Iterator[Operation]:
         """The small kernels that quantise a product's inputs: a row of 16-bit values read, a narrower one written.
