@@ -74,9 +74,7 @@ def sglang() -> None:
 
 def two_gpus() -> None:
     """Whole steps of SGLang 0.5.23 on two H200s: kernels, collectives (traced and predicted) and steps."""
-    print(
-        "layout    depth    context  batch  kernels ms  predicted  collectives us  predicted  step ms  predicted   error"
-    )
+    print("layout    depth    context  batch  kernels ms  predicted  collectives us  predicted  step ms  predicted")
     kernels, whole = [], []
     for row in two.STEPS:
         expected, total, step = two.kernels_ms(row), two.step_ms(row), row["median_ms"]
