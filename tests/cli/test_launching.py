@@ -76,7 +76,7 @@ def test_a_window_without_a_backend_stays_an_error_of_a_users_own_command() -> N
     """The line that is printed adds one; a command that a person wrote without it reads the whole context."""
     release = load_engine("sglang")
     found = recommend("qwen3.5-35b-a3b", "h200", context=2**20, alpha=0.8, engine=release)
-    line = launch(found, of_options("qwen3.5-35b-a3b", release, "1", False, None, None)).line
+    line = launch(found, of_options("qwen3.5-35b-a3b", release, EIGHT | {"--tp": "1"})).line
     assert line is not None
     assert preflight(read_command(line), "h200").passed
     bare = line.replace("--speculative-draft-attention-backend flashinfer ", "")
@@ -95,3 +95,10 @@ def test_the_fix_for_an_inert_backend_is_one_that_the_gpu_runs() -> None:
         mended = preflight(read_command(f"{command} {traps['window-inert-backend']}"), gpu)
         assert mended.passed
         assert "window-triton-extend" not in {trap.id for trap in mended.traps}
+
+
+def test_ranks_that_no_flag_gives_a_head_are_said() -> None:
+    release = load_engine("sglang")
+    found = recommend("qwen3.5-35b-a3b", "h200", context=2**15, alpha=0.8, depth=2, tp=8, draft_tp=1, engine=release)
+    told = launch(found, of_options("qwen3.5-35b-a3b", release, EIGHT | {"--draft-tp": "1"}))
+    assert (told.line, told.unsaid) == (None, "no flag of sglang 0.5.23 gives such a drafter ranks of its own")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import wmtp_sim
 from wmtp_sim.catalog.models import load_model
+from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.spec.parallel import ALONE, Layout
 from wmtp_sim.work.layers import Pass
 from wmtp_sim.work.operation import Operation
@@ -190,3 +191,26 @@ def test_a_drafter_on_one_rank_is_drafted_as_on_one_gpu() -> None:
 def test_a_pass_is_not_changed_by_naming_one_gpu() -> None:
     shape = Pass(3.0, 4.0, attended=1000.0, kv_bytes=2.0, state_bytes=4.0)
     assert list(target_forward(QWEN, shape)) == list(target_forward(QWEN, replace(shape, layout=Layout(1, 1))))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"tp": 8, "draft_tp": 1}, {"draft-tp-not-in-engine"}),
+        ({"tp": 8, "draft_tp": 1, "engine": "vllm"}, {"draft-tp-not-in-engine"}),
+        ({"tp": 8, "draft_tp": 8}, set()),
+        ({"tp": 8, "draft_tp": 1, "depth": 0}, set()),
+        ({"dp": 8, "batch": 4}, {"idle-groups"}),
+        ({"dp": 8, "batch": 8, "dp_attention": True}, set()),
+    ],
+)
+def test_layouts_are_warned_of(asked: dict[str, object], says: set[str]) -> None:
+    found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", **{"context": 8192, "depth": 3, **asked})  # type: ignore[arg-type]
+    assert {warning.id for warning in warnings(found)} & {"draft-tp-not-in-engine", "idle-groups"} == says
+
+
+def test_a_draft_model_of_vllm_may_have_fewer_ranks() -> None:
+    found = wmtp_sim.estimate(
+        "llama-3.1-8b", "h200", context=8192, depth=3, tp=8, draft_tp=1, drafter="llama-3.2-1b", engine="vllm"
+    )
+    assert "draft-tp-not-in-engine" not in {warning.id for warning in warnings(found)}

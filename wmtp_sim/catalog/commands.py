@@ -360,5 +360,5 @@ def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:
     if "method" not in stated:
         own = stated.get("draft_model") in (None, stated["model"])
         stated["method"] = "mtp" if own else "model"
-    if stated["method"] not in known.grammar.parallel.draft_tp:
+    if stated["method"] not in known.engine.draft_tp:
         stated.pop("draft_tp", None)

@@ -129,7 +129,7 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary, vendor: str) -> d
     """The speculation flags of a deployment that drafts."""
     found = {name: getattr(deployment, name) for name in _DRAFTING}
     rules = known.grammar.drafting
-    if deployment.method not in known.grammar.parallel.draft_tp:
+    if deployment.method not in known.engine.draft_tp:
         found["draft_tp"] = None
     if not rules.states_rows:
         if deployment.topk > 1:

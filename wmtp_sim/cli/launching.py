@@ -208,6 +208,10 @@ def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
 
     if started.unsaid:
         return started.unsaid
+    stated = started.deployment
+    own_ranks = option.depth and stated.draft_tp not in (None, stated.tp)
+    if own_ranks and stated.method not in started.engine.draft_tp:
+        return f"no flag of {_release(started)} gives such a drafter ranks of its own"
     if option.policy == "ring":
         return f"no flag of {_release(started)} gives drafts a ring"
     if option.window is not None and not windows_reach(found.space.deployment.drafter):

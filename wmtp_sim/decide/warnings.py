@@ -110,6 +110,7 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
         yield from _acceptance(estimate)
         yield from _window(estimate)
         yield from _drafter(estimate)
+    yield from _layout(estimate)
     yield from _pricing(estimate)
 
 
@@ -220,6 +221,15 @@ def _drafter(estimate: Estimate) -> Iterator[Finding]:
         reused = f"{one_each} and reused beyond; {priced}"
         yield Finding("separate-heads", reused, depth > copies)
         yield Finding("separate-heads", f"{one_each}; {priced}", depth <= copies, everywhere=True, among=depth > 0)
+
+
+def _layout(estimate: Estimate) -> Iterator[Finding]:
+    engine, layout, drafter = estimate.engine, estimate.work.layout, estimate.drafter
+    if drafter is not None and layout.draft_tp not in (None, layout.tp) and drafter.kind not in engine.draft_tp:
+        text = f"{engine.name} {engine.version} gives such a drafter the target's ranks: --draft-tp is what-if"
+        yield Finding("draft-tp-not-in-engine", text, among=estimate.work.depth > 0)
+    text = f"fewer sequences than the {layout.dp} groups of --dp: some have none"
+    yield Finding("idle-groups", text, estimate.work.batch < layout.dp)
 
 
 def _pricing(estimate: Estimate) -> Iterator[Finding]:

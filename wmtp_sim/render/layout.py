@@ -8,10 +8,10 @@ from wmtp_sim.spec.parallel import Layout
 
 
 def layout_words(layout: Layout) -> list[str]:
-    """What differs from one GPU: ``tp 8``, ``dp 2 replicas``, ``experts whole``."""
+    """What differs from one GPU: ``tp 8``, ``2 replicas``, ``attention dp 8``, ``ep``."""
     words = [f"tp {layout.tp}"] if layout.tp > 1 else []
     if layout.dp > 1:
-        words.append(f"dp {layout.dp} {'with shared experts' if layout.dp_attention else 'replicas'}")
+        words.append(f"attention dp {layout.dp}" if layout.dp_attention else f"{layout.dp} replicas")
     if layout.expert_groups > 1:
         whole = "ep" if layout.expert_groups == layout.ranks else f"ep {layout.expert_groups}"
         words.append(f"{whole} by all-to-all" if layout.all_to_all else whole)

@@ -171,6 +171,7 @@ class Engine(Spec):
             group's own.
         whole_expert_launches: small kernels more around a layer's experts where ranks hold whole ones.
         joined_host: what a step takes beyond its kernels where groups share experts, if it is more.
+        draft_tp: kinds of drafters that may have fewer ranks than the target; others lie as it does.
         base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
     """
@@ -194,6 +195,7 @@ class Engine(Spec):
     spread: float = Field(default=1, ge=1, le=10)
     parallel_spread: float = Field(default=1, ge=1, le=10)
     joint: tuple[WeightGroup, ...] = ("expert",)
+    draft_tp: tuple[Literal["mtp", "eagle", "model"], ...] = ()
     base_by_reduction: bool = False
     whole_expert_launches: float = Field(default=0, ge=0, le=100)
     joined_host: Host | None = None

@@ -106,13 +106,11 @@ class Parallel(Spec):
             else for one of them.
         shares_experts: whether data-parallel groups share experts unasked.
         whole_by_all_to_all: whether a way to send rows to their experts deals whole experts to all ranks by itself.
-        draft_tp: methods whose drafter takes the ranks that are stated for it; others lie as the target does.
     """
 
     counts_groups: bool = False
     shares_experts: bool = False
     whole_by_all_to_all: bool = False
-    draft_tp: tuple[str, ...] = ()
 
 
 class Grammar(Spec):
