@@ -9,7 +9,8 @@ NCCL is called as engines call it, past torch's process group (`calibration.nccl
 
 All-reduces are timed three ways: by NCCL, and by torch's symmetric memory in one shot (every rank reads all others'
 buffers) and in two (a reduce-scatter and an all-gather). The custom all-reduces of vLLM and SGLang are those two
-algorithms over the same peer-mapped buffers, and these engines, too, choose by size.
+algorithms over the same peer-mapped buffers, and these engines, too, choose by size; theirs are faster
+(`calibration.calibrate.build_profile`).
 """
 
 from __future__ import annotations

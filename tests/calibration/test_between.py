@@ -150,6 +150,8 @@ def test_the_fastest_way_counts() -> None:
 # --- from times to a profile ---------------------------------------------------------------------------------------
 
 H200 = load_gpu("h200")
+#: The same GPU under a name for which nothing ships.
+UNPUBLISHED = H200.model_copy(update={"name": "Unpublished"})
 #: Made up: seconds of a launch, and the share of one link direction that each collective fills.
 FLOOR_S = 6e-6
 SHARES = {"all_reduce": 0.6, "all_gather": 0.4, "reduce_scatter": 0.45, "all_to_all": 0.5}
@@ -207,8 +209,8 @@ def test_times_become_models_of_each_kind(swept: Rows, tmp_path: Path) -> None:
     header, records = suite.read(path)
     assert header is not None
     assert {record["how"] for record in records if record["variant"] == "all_reduce"} == {"one_shot"}
-    profile, _ = calibrate.build_profile(header["environment"], records, H200)
-    machine = Machine(H200, profile)
+    profile, _ = calibrate.build_profile(header["environment"], records, UNPUBLISHED)
+    machine = Machine(UNPUBLISHED, profile)
     for name, share in SHARES.items():
         model = profile.kernels["collective" if name == "all_reduce" else f"collective.{name}"]
         assert model.bandwidth == pytest.approx(share, rel=0.05)
@@ -216,6 +218,25 @@ def test_times_become_models_of_each_kind(swept: Rows, tmp_path: Path) -> None:
         operation = operation_of(name, 4, 2**20)
         (seconds,) = (r["seconds"] for r in made_up([4], [2**20]) if r["collective"] == name)
         assert float(machine.time(operation).seconds) == pytest.approx(seconds, rel=0.02)
+
+
+def test_all_reduces_that_ship_for_a_gpu_come_before_ours(swept: Rows, tmp_path: Path) -> None:
+    """Engines' own are faster than any timed here; the rest is taken as measured, and all points are kept."""
+    path = tmp_path / "m.jsonl"
+    suite.run(points_between([2], quick=True), path, CPU, silent)
+    header, records = suite.read(path)
+    assert header is not None
+    profile, reports = calibrate.build_profile(header["environment"], records, H200)
+    shipped = shipped_profile(H200)
+    assert shipped is not None
+    assert profile.kernels["collective"] == shipped.kernels["collective"]
+    assert {report.name for report in reports} == {f"collective.{name}" for name in SHARES} - {"collective.all_reduce"}
+    for report in reports:
+        assert profile.kernels[report.name].floor_s == pytest.approx(FLOOR_S, rel=0.05)
+    assert {record["variant"] for record in profile.measurements} == set(COLLECTIVES)
+
+    upper, _ = calibrate.build_profile(header["environment"], records, UNPUBLISHED)
+    assert upper.kernels["collective"].floor_s == pytest.approx(FLOOR_S, rel=0.05)
 
 
 def test_what_was_measured_is_not_measured_again(swept: Rows, tmp_path: Path) -> None:
