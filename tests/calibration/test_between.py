@@ -14,7 +14,18 @@ from calibration import between, calibrate, suite  # noqa: E402
 from calibration import sweep_collectives as sweeping  # noqa: E402
 from calibration.between import operation_of, points_between  # noqa: E402
 from calibration.plan import Point  # noqa: E402
-from calibration.sweep_collectives import COLLECTIVES, Call, Place, Sweep, call, fastest, merged  # noqa: E402
+from calibration.sweep_collectives import (  # noqa: E402
+    COLLECTIVES,
+    SYMMETRIC,
+    Call,
+    Job,
+    Place,
+    ProcessGroup,
+    Sweep,
+    call,
+    fastest,
+    merged,
+)
 from wmtp_sim.catalog.gpus import load_gpu  # noqa: E402
 from wmtp_sim.catalog.profiles import shipped_profile  # noqa: E402
 from wmtp_sim.machine.machine import Machine  # noqa: E402
@@ -48,7 +59,7 @@ def test_every_collective_gives_the_right_numbers(two: Sweep) -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_payload_is_the_larger_of_two_buffers(collective: str, ranks: int) -> None:
-    one = call(collective, 4096, Place(1, ranks, CPU))
+    one = call(collective, 4096, Place(1, ranks, CPU), ProcessGroup())
     assert max(one.sent.nbytes, one.expected.nbytes) == 4096
 
 
@@ -56,8 +67,9 @@ def test_the_payload_is_the_larger_of_two_buffers(collective: str, ranks: int) -
 def test_the_cost_model_counts_what_a_rank_sends(ranks: int) -> None:
     """Of a gathered whole a rank has its own part already; of what it scatters or deals out it keeps one part."""
     place = Place(0, ranks, CPU)
+    calls = {name: call(name, 4096, place, ProcessGroup()) for name in COLLECTIVES}
     sent, answered = (
-        {name: getattr(call(name, 4096, place), field).nbytes for name in COLLECTIVES} for field in ("sent", "expected")
+        {name: getattr(one, field).nbytes for name, one in calls.items()} for field in ("sent", "expected")
     )
     linked = {name: operation_of(name, ranks, 4096).bytes for name in COLLECTIVES}
     assert linked["all_gather"] == answered["all_gather"] - sent["all_gather"]
@@ -96,6 +108,22 @@ def test_a_rank_that_fails_says_why() -> None:
     assert "cuda" in failure.lower() or "nvidia" in failure.lower()
 
 
+def test_without_nccl_symmetric_memory_is_still_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs are made up: what would run on them is only named."""
+    monkeypatch.setattr(sweeping.nccl, "missing", lambda: "libnccl.so.2 is not there")
+    monkeypatch.setattr(sweeping, "group", lambda ranks, *_: ([row(1e-5, "one_shot", ranks=ranks)], None))
+    found = sweeping.sweep([2], [0, 1])
+    assert found.failures == ("NCCL left out: libnccl.so.2 is not there",)
+    assert [one["how"] for one in found.rows] == ["one_shot"]
+
+    monkeypatch.setattr(sweeping, "symmetric_buffer", lambda elements, here: torch.zeros(elements))
+    monkeypatch.setattr(sweeping, "symmetric_call", lambda how, *_: how)
+    monkeypatch.setattr(sweeping, "measured", lambda collective, how, *_: {"how": how})
+    here, job = Place(0, 2, torch.device("cuda", 0)), Job(2, (0, 1), 0, "", (1024,), 3, 60.0)
+    with sweeping.joined(here, torch.distributed.HashStore()) as through:
+        assert [one["how"] for one in sweeping.rows_of(job, here, through)] == list(SYMMETRIC)
+
+
 def test_multicast_stays_off() -> None:
     assert sweeping.MULTICAST_OFF == {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -122,6 +150,8 @@ def test_the_fastest_way_counts() -> None:
 # --- from times to a profile ---------------------------------------------------------------------------------------
 
 H200 = load_gpu("h200")
+#: The same GPU under a name for which nothing ships.
+UNPUBLISHED = H200.model_copy(update={"name": "Unpublished"})
 #: Made up: seconds of a launch, and the share of one link direction that each collective fills.
 FLOOR_S = 6e-6
 SHARES = {"all_reduce": 0.6, "all_gather": 0.4, "reduce_scatter": 0.45, "all_to_all": 0.5}
@@ -179,8 +209,8 @@ def test_times_become_models_of_each_kind(swept: Rows, tmp_path: Path) -> None:
     header, records = suite.read(path)
     assert header is not None
     assert {record["how"] for record in records if record["variant"] == "all_reduce"} == {"one_shot"}
-    profile, _ = calibrate.build_profile(header["environment"], records, H200)
-    machine = Machine(H200, profile)
+    profile, _ = calibrate.build_profile(header["environment"], records, UNPUBLISHED)
+    machine = Machine(UNPUBLISHED, profile)
     for name, share in SHARES.items():
         model = profile.kernels["collective" if name == "all_reduce" else f"collective.{name}"]
         assert model.bandwidth == pytest.approx(share, rel=0.05)
@@ -188,6 +218,25 @@ def test_times_become_models_of_each_kind(swept: Rows, tmp_path: Path) -> None:
         operation = operation_of(name, 4, 2**20)
         (seconds,) = (r["seconds"] for r in made_up([4], [2**20]) if r["collective"] == name)
         assert float(machine.time(operation).seconds) == pytest.approx(seconds, rel=0.02)
+
+
+def test_all_reduces_that_ship_for_a_gpu_come_before_ours(swept: Rows, tmp_path: Path) -> None:
+    """Engines' own are faster than any timed here; the rest is taken as measured, and all points are kept."""
+    path = tmp_path / "m.jsonl"
+    suite.run(points_between([2], quick=True), path, CPU, silent)
+    header, records = suite.read(path)
+    assert header is not None
+    profile, reports = calibrate.build_profile(header["environment"], records, H200)
+    shipped = shipped_profile(H200)
+    assert shipped is not None
+    assert profile.kernels["collective"] == shipped.kernels["collective"]
+    assert {report.name for report in reports} == {f"collective.{name}" for name in SHARES} - {"collective.all_reduce"}
+    for report in reports:
+        assert profile.kernels[report.name].floor_s == pytest.approx(FLOOR_S, rel=0.05)
+    assert {record["variant"] for record in profile.measurements} == set(COLLECTIVES)
+
+    upper, _ = calibrate.build_profile(header["environment"], records, UNPUBLISHED)
+    assert upper.kernels["collective"].floor_s == pytest.approx(FLOOR_S, rel=0.05)
 
 
 def test_what_was_measured_is_not_measured_again(swept: Rows, tmp_path: Path) -> None:
