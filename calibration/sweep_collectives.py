@@ -5,8 +5,6 @@
 Needs nothing but torch, so that it runs where this project is not installed. NVLink multicast stays off
 (`MULTICAST_OFF`).
 
-NCCL is called as engines call it, past torch's process group (`calibration.nccl`).
-
 All-reduces are timed three ways: by NCCL, and by torch's symmetric memory in one shot (every rank reads all others'
 buffers) and in two (a reduce-scatter and an all-gather). The custom all-reduces of vLLM and SGLang are those two
 algorithms over the same peer-mapped buffers, and these engines, too, choose by size; theirs are faster
@@ -16,7 +14,6 @@ algorithms over the same peer-mapped buffers, and these engines, too, choose by 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import os
@@ -34,12 +31,11 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from calibration import nccl
 from calibration.timing import GRAPH_LAUNCHES, capture_stream, warm_up
 
 SCHEMA = "wmtp-collectives/1"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-#: Two algorithms of torch's symmetric memory; the rest is NCCL's, or gloo's on a CPU.
+#: Two algorithms of torch's symmetric memory; the rest is the process group's: NCCL's, or gloo's on a CPU.
 SYMMETRIC = ("one_shot", "two_shot")
 RANKS = (2, 4, 8)
 #: Bytes of the larger of a rank's two buffers: 1 KB to 32 MB.
@@ -56,8 +52,6 @@ DTYPE = torch.bfloat16
 
 Row = dict[str, Any]
 Launch = Callable[[], torch.Tensor]
-#: What a rank sends, what it receives into, and what it should then hold.
-Buffers = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -117,65 +111,62 @@ class Call:
 # --- one rank ------------------------------------------------------------------------------------------------------
 
 
-class ProcessGroup:
-    """Collectives of torch's process group: gloo's, on a CPU. An all-reduce receives into the tensor that it sends."""
-
-    def all_reduce(self, received: torch.Tensor, sent: torch.Tensor) -> object:
-        return dist.all_reduce(sent)
-
-    def all_gather(self, received: torch.Tensor, sent: torch.Tensor) -> object:
-        return _renamed("all_gather_single", "all_gather_into_tensor")(received, sent)
-
-    def reduce_scatter(self, received: torch.Tensor, sent: torch.Tensor) -> object:
-        return _renamed("reduce_scatter_single", "reduce_scatter_tensor")(received, sent)
-
-    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> object:
-        return dist.all_to_all_single(received, sent)
-
-
-#: Who carries collectives out.
-Collectives = nccl.Communicator | ProcessGroup
-
-
-def call(collective: str, payload: int, here: Place, through: Collectives) -> Call:
-    """A collective. ``payload`` is the bytes of the larger of a rank's two buffers."""
-    buffers = {
+def call(collective: str, payload: int, here: Place) -> Call:
+    """A collective of the process group. ``payload`` is the bytes of the larger of a rank's two buffers."""
+    return {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
         "all_to_all": _all_to_all,
-    }[collective]
-    sent, received, expected = buffers(payload // DTYPE.itemsize, here)
-    carry_out = getattr(through, collective)
-
-    def launch() -> torch.Tensor:
-        carry_out(received, sent)
-        return received
-
-    return Call(sent, here.pattern(here.rank, sent.numel()), expected, launch)
+    }[collective](payload // DTYPE.itemsize, here)
 
 
-def _all_reduce(elements: int, here: Place) -> Buffers:
+def _all_reduce(elements: int, here: Place) -> Call:
     """In place, as engines' communicators do."""
     buffer = here.empty(elements)
-    return buffer, buffer, here.reduced(elements)
+
+    def launch() -> torch.Tensor:
+        dist.all_reduce(buffer)
+        return buffer
+
+    return Call(buffer, here.pattern(here.rank, elements), here.reduced(elements), launch)
 
 
-def _all_gather(elements: int, here: Place) -> Buffers:
+def _all_gather(elements: int, here: Place) -> Call:
     part = elements // here.ranks
+    sent, whole = here.empty(part), here.empty(elements)
+    gather = _renamed("all_gather_single", "all_gather_into_tensor")
+
+    def launch() -> torch.Tensor:
+        gather(whole, sent)
+        return whole
+
     expected = torch.cat([here.pattern(rank, part) for rank in range(here.ranks)])
-    return here.empty(part), here.empty(elements), expected
+    return Call(sent, here.pattern(here.rank, part), expected, launch)
 
 
-def _reduce_scatter(elements: int, here: Place) -> Buffers:
+def _reduce_scatter(elements: int, here: Place) -> Call:
     part = elements // here.ranks
-    return here.empty(elements), here.empty(part), here.reduced(part, here.rank * part)
+    sent, kept = here.empty(elements), here.empty(part)
+    reduce = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
+
+    def launch() -> torch.Tensor:
+        reduce(kept, sent)
+        return kept
+
+    return Call(sent, here.pattern(here.rank, elements), here.reduced(part, here.rank * part), launch)
 
 
-def _all_to_all(elements: int, here: Place) -> Buffers:
+def _all_to_all(elements: int, here: Place) -> Call:
     part = elements // here.ranks
+    sent, received = here.empty(elements), here.empty(elements)
+
+    def launch() -> torch.Tensor:
+        dist.all_to_all_single(received, sent)
+        return received
+
     expected = torch.cat([here.pattern(rank, part, here.rank * part) for rank in range(here.ranks)])
-    return here.empty(elements), here.empty(elements), expected
+    return Call(sent, here.pattern(here.rank, elements), expected, launch)
 
 
 def _renamed(name: str, old: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
@@ -272,22 +263,13 @@ def measured(collective: str, how: str, payload: int, one: Call, here: Place, re
     }
 
 
-def rows_of(job: Job, here: Place, through: Collectives | None) -> Iterator[Row]:
-    """All rows of one rank: symmetric memory's last, so that the others are kept where it fails."""
-    if through is not None:
-        yield from rows_through(through, job, here)
-    if here.device.type == "cuda":
-        yield from symmetric_rows(job, here)
-
-
-def rows_through(through: Collectives, job: Job, here: Place) -> Iterator[Row]:
+def rows_of(job: Job, here: Place) -> Iterator[Row]:
+    """All rows of one rank: the process group's first, so that they are kept where symmetric memory fails."""
     for payload in job.payloads:
         for collective in COLLECTIVES:
-            one = call(collective, payload, here, through)
-            yield measured(collective, backend(here), payload, one, here, job.replays)
-
-
-def symmetric_rows(job: Job, here: Place) -> Iterator[Row]:
+            yield measured(collective, backend(here), payload, call(collective, payload, here), here, job.replays)
+    if here.device.type != "cuda":
+        return
     buffer = symmetric_buffer(max(job.payloads) // DTYPE.itemsize, here)
     for payload in job.payloads:
         for how in SYMMETRIC:
@@ -303,16 +285,16 @@ def run_rank(rank: int, job: Job) -> None:
     """One process: its rows go to a file of its own, one a line, as they are measured."""
     os.environ.update(MULTICAST_OFF)
     here = Place(rank, job.ranks, torch.device("cuda", job.gpus[rank]) if job.gpus else torch.device("cpu"))
-    store = join(here, job)
-    with open(_results(job, rank), "w", encoding="utf-8") as file, joined(here, store) as through:
-        for row in rows_of(job, here, through):
+    join(here, job)
+    with open(_results(job, rank), "w", encoding="utf-8") as file:
+        for row in rows_of(job, here):
             file.write(json.dumps(row) + "\n")
             file.flush()
     dist.destroy_process_group()
 
 
-def join(here: Place, job: Job) -> dist.Store:
-    """Bring this rank's GPU to work, and the rank into its process group; the store that all ranks share."""
+def join(here: Place, job: Job) -> None:
+    """Bring this rank's GPU to work, and the rank into its group."""
     wait, cuda = datetime.timedelta(seconds=job.seconds), here.device.type == "cuda"
     if cuda:
         torch.cuda.set_device(here.device)
@@ -322,14 +304,6 @@ def join(here: Place, job: Job) -> dist.Store:
     dist.init_process_group(
         backend(here), store=store, rank=here.rank, world_size=here.ranks, timeout=wait, device_id=named
     )
-    return store
-
-
-def joined(here: Place, store: dist.Store) -> contextlib.AbstractContextManager[Collectives | None]:
-    """What is timed: NCCL itself among GPUs, None where it cannot be called; the process group on a CPU."""
-    if here.device.type != "cuda":
-        return contextlib.nullcontext(ProcessGroup())
-    return contextlib.nullcontext() if nccl.missing() else nccl.communicator(here.rank, here.ranks, store)
 
 
 def _results(job: Job, rank: int) -> Path:
@@ -353,7 +327,7 @@ def sweep(
 ) -> Sweep:  # fmt: skip
     """Time every collective among the first 2, 4, ... of these GPUs, each group within ``seconds``."""
     rows: list[Row] = []
-    failures = [f"NCCL left out: {why}"] if gpus and (why := nccl.missing()) else []
+    failures: list[str] = []
     for ranks in counts:
         found, failure = group(ranks, tuple(gpus[:ranks]), tuple(payloads), seconds, replays)
         rows += found

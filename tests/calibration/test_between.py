@@ -14,18 +14,7 @@ from calibration import between, calibrate, suite  # noqa: E402
 from calibration import sweep_collectives as sweeping  # noqa: E402
 from calibration.between import operation_of, points_between  # noqa: E402
 from calibration.plan import Point  # noqa: E402
-from calibration.sweep_collectives import (  # noqa: E402
-    COLLECTIVES,
-    SYMMETRIC,
-    Call,
-    Job,
-    Place,
-    ProcessGroup,
-    Sweep,
-    call,
-    fastest,
-    merged,
-)
+from calibration.sweep_collectives import COLLECTIVES, Call, Place, Sweep, call, fastest, merged  # noqa: E402
 from wmtp_sim.catalog.gpus import load_gpu  # noqa: E402
 from wmtp_sim.catalog.profiles import shipped_profile  # noqa: E402
 from wmtp_sim.machine.machine import Machine  # noqa: E402
@@ -59,7 +48,7 @@ def test_every_collective_gives_the_right_numbers(two: Sweep) -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_payload_is_the_larger_of_two_buffers(collective: str, ranks: int) -> None:
-    one = call(collective, 4096, Place(1, ranks, CPU), ProcessGroup())
+    one = call(collective, 4096, Place(1, ranks, CPU))
     assert max(one.sent.nbytes, one.expected.nbytes) == 4096
 
 
@@ -67,9 +56,8 @@ def test_the_payload_is_the_larger_of_two_buffers(collective: str, ranks: int) -
 def test_the_cost_model_counts_what_a_rank_sends(ranks: int) -> None:
     """Of a gathered whole a rank has its own part already; of what it scatters or deals out it keeps one part."""
     place = Place(0, ranks, CPU)
-    calls = {name: call(name, 4096, place, ProcessGroup()) for name in COLLECTIVES}
     sent, answered = (
-        {name: getattr(one, field).nbytes for name, one in calls.items()} for field in ("sent", "expected")
+        {name: getattr(call(name, 4096, place), field).nbytes for name in COLLECTIVES} for field in ("sent", "expected")
     )
     linked = {name: operation_of(name, ranks, 4096).bytes for name in COLLECTIVES}
     assert linked["all_gather"] == answered["all_gather"] - sent["all_gather"]
@@ -106,22 +94,6 @@ def test_a_rank_that_fails_says_why() -> None:
     assert rows == []
     assert failure is not None
     assert "cuda" in failure.lower() or "nvidia" in failure.lower()
-
-
-def test_without_nccl_symmetric_memory_is_still_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs are made up: what would run on them is only named."""
-    monkeypatch.setattr(sweeping.nccl, "missing", lambda: "libnccl.so.2 is not there")
-    monkeypatch.setattr(sweeping, "group", lambda ranks, *_: ([row(1e-5, "one_shot", ranks=ranks)], None))
-    found = sweeping.sweep([2], [0, 1])
-    assert found.failures == ("NCCL left out: libnccl.so.2 is not there",)
-    assert [one["how"] for one in found.rows] == ["one_shot"]
-
-    monkeypatch.setattr(sweeping, "symmetric_buffer", lambda elements, here: torch.zeros(elements))
-    monkeypatch.setattr(sweeping, "symmetric_call", lambda how, *_: how)
-    monkeypatch.setattr(sweeping, "measured", lambda collective, how, *_: {"how": how})
-    here, job = Place(0, 2, torch.device("cuda", 0)), Job(2, (0, 1), 0, "", (1024,), 3, 60.0)
-    with sweeping.joined(here, torch.distributed.HashStore()) as through:
-        assert [one["how"] for one in sweeping.rows_of(job, here, through)] == list(SYMMETRIC)
 
 
 def test_multicast_stays_off() -> None:
