@@ -28,7 +28,7 @@ from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.model import Model
-from wmtp_sim.spec.parallel import Layout, can_join, check_ranks
+from wmtp_sim.spec.parallel import Layout, can_join, check_ranks, has_experts
 from wmtp_sim.spec.precision import KV_BYTES, Precision, override
 from wmtp_sim.spec.workload import Workload
 
@@ -107,17 +107,7 @@ def estimate(
     target = target.model_copy(update={"precision": precision})
     cache = kv or target.precision.kv
     chosen = load_engine(engine) if isinstance(engine, str) else engine
-    joined = dp_attention and can_join(target.blocks, chosen.joint)
-    ranks = tp * dp if joined else tp
-    layout = Layout(
-        tp=tp,
-        dp=dp,
-        dp_attention=joined,
-        joint=chosen.joint,
-        expert_groups=ranks if expert_parallel is True else int(expert_parallel) or 1,
-        all_to_all=all_to_all,
-        draft_tp=draft_tp,
-    )
+    layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp)
     work = Workload(
         context,  # type: ignore[arg-type]
         depth,  # type: ignore[arg-type]
@@ -145,9 +135,9 @@ def estimate(
         except InputError as error:
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
     drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
-    check_ranks(layout, [(target.name, target.blocks)], bool(expert_parallel))
+    check_ranks(layout, target.name, target.blocks)
     if drafts is not None:
-        check_ranks(layout.for_draft(drafts.kind), [(drafts.name, drafts.blocks)])
+        check_ranks(layout.for_draft(drafts.kind), drafts.name, drafts.blocks)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return Estimate(
         model=target,
@@ -158,6 +148,45 @@ def estimate(
         acceptance=acceptance,
         windowed_acceptance=windowed,
     )
+
+
+def layout_of(
+    target: Model,
+    engine: Engine,
+    tp: int,
+    dp: int,
+    dp_attention: bool,
+    expert_parallel: bool | int,
+    all_to_all: bool,
+    draft_tp: int | None,
+) -> Layout:
+    """How GPUs share a target in an engine. Groups with nothing to share are replicas.
+
+    Raises:
+        InputError: naming the flag of what the model has no experts for, or the engine no way.
+    """
+    for flag, asked in (("--expert-parallel", expert_parallel), ("--all-to-all", all_to_all)):
+        if asked and not has_experts(target.blocks):
+            raise InputError(flag, f"{target.name} has no experts", "drop the flag")
+    release = f"{engine.name} {engine.version}"
+    if dp_attention and not engine.joint:
+        raise InputError("--dp-attention", f"groups share nothing in {release}", "drop the flag: they are replicas")
+    if all_to_all and not engine.all_to_all:
+        raise InputError("--all-to-all", f"{release} sends no rows to their experts", "drop the flag")
+    joined = dp_attention and can_join(target.blocks, engine.joint)
+    return Layout(
+        tp=tp,
+        dp=dp,
+        dp_attention=joined,
+        joint=engine.joint,
+        expert_groups=_expert_groups(expert_parallel, tp * dp if joined else tp),
+        all_to_all=all_to_all,
+        draft_tp=draft_tp,
+    )
+
+
+def _expert_groups(expert_parallel: bool | int, ranks: int) -> int:
+    return ranks if expert_parallel is True else int(expert_parallel) or 1
 
 
 def recommend(

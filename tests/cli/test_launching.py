@@ -102,3 +102,51 @@ def test_ranks_that_no_flag_gives_a_head_are_said() -> None:
     found = recommend("qwen3.5-35b-a3b", "h200", context=2**15, alpha=0.8, depth=2, tp=8, draft_tp=1, engine=release)
     told = launch(found, of_options("qwen3.5-35b-a3b", release, EIGHT | {"--draft-tp": "1"}))
     assert (told.line, told.unsaid) == (None, "no flag of sglang 0.5.23 gives such a drafter ranks of its own")
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "flags", "says"),
+    [
+        ("vllm", {"dp": 4}, {"--dp": "4"}, "vllm 0.33.0 would run attention dp 4, not 4 replicas"),
+        (
+            "vllm",
+            {"tp": 2, "expert_parallel": True, "all_to_all": True},
+            {"--tp": "2", "--expert-parallel": True, "--all-to-all": True},
+            "vllm 0.33.0 would run tp 2, ep, not tp 2, ep by all-to-all",
+        ),
+    ],
+)
+def test_a_line_that_would_start_another_layout_is_not_printed(
+    engine: str, asked: dict[str, int], flags: dict[str, object], says: str
+) -> None:
+    release = load_engine(engine)
+    found = recommend("qwen3.5-35b-a3b", "h200", context=2**15, batch=8, alpha=0.8, depth=2, engine=release, **asked)
+    told = launch(found, of_options("qwen3.5-35b-a3b", release, EIGHT | {"--tp": "1"} | flags))
+    assert (told.line, told.unsaid) == (None, says)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("dp", [1, 4])
+@pytest.mark.parametrize("more", [(), ("--expert-parallel",), ("--expert-parallel", "--all-to-all")])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_line_starts_the_layout_that_was_priced(
+    engine: str, tp: int, dp: int, more: tuple[str, ...], joined: bool
+) -> None:
+    """Or there is none."""
+    release = load_engine(engine)
+    flags = EIGHT | {"--tp": str(tp), "--dp": str(dp), "--dp-attention": joined} | dict.fromkeys(more, True)
+    started = of_options("qwen3.5-35b-a3b", release, flags)
+    asked = {"context": 2**14, "batch": 8, "alpha": 0.8, "depth": 2, "engine": release}
+    if "--all-to-all" in more and started.deployment.ranks == 1:
+        with pytest.raises(InputError, match="--all-to-all: sends rows to other ranks, and there are none"):
+            recommend("qwen3.5-35b-a3b", "h200", **asked, **started.deployment.layout)
+        return
+    found = recommend("qwen3.5-35b-a3b", "h200", **asked, **started.deployment.layout)
+    told = launch(found, started)
+    if told.line is None:
+        assert "would run" in str(told.unsaid)
+        return
+    read = read_command(told.line, release).deployment.layout
+    again = recommend("qwen3.5-35b-a3b", "h200", **asked, **read)
+    assert again.space.deployment.work.layout == found.space.deployment.work.layout

@@ -58,17 +58,17 @@ def test_targets(name: str, tp: int, says: str) -> None:
 def test_parts(part: object, says: str) -> None:
     kind = "channels" if isinstance(part, Mlp | Moe) else "mixers"
     blocks = (Block.model_validate({kind: (part,), "norms": 2}),)
-    check_ranks(Layout(), [("mine", blocks)])
+    check_ranks(Layout(), "mine", blocks)
     with pytest.raises(InputError, match=f"^--tp: 9 ranks cannot share the {says} of mine; one of 1"):
-        check_ranks(Layout(tp=9), [("mine", blocks)])
+        check_ranks(Layout(tp=9), "mine", blocks)
 
 
 def test_whole_experts() -> None:
     """Experts must divide among the ranks; their inner channels, which stay together, need not."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=1000),), "norms": 2}),)
-    check_ranks(Layout(tp=12, expert_groups=12), [("mine", blocks)])
+    check_ranks(Layout(tp=12, expert_groups=12), "mine", blocks)
     with pytest.raises(InputError, match="--tp: 8 ranks cannot share the 12 experts of mine; one of 1, 2, 3, 4, 6, 12"):
-        check_ranks(Layout(tp=8, expert_groups=8), [("mine", blocks)])
+        check_ranks(Layout(tp=8, expert_groups=8), "mine", blocks)
     with pytest.raises(InputError, match="--expert-parallel: qwen3-8b has no experts; drop the flag"):
         wmtp_sim.estimate("qwen3-8b", "h200", context=4096, depth=0, tp=8, expert_parallel=True)
 
@@ -76,11 +76,11 @@ def test_whole_experts() -> None:
 def test_experts_dealt_to_groups_of_ranks() -> None:
     """Experts divide among the groups, their inner channels among a group's ranks."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=50),), "norms": 2}),)
-    check_ranks(Layout(tp=20, expert_groups=4), [("mine", blocks)])
+    check_ranks(Layout(tp=20, expert_groups=4), "mine", blocks)
     with pytest.raises(
         InputError, match=r"--tp: 3 ranks cannot share the 50 inner.* of mine; one of 4, 8, 20, 40, 100,"
     ):
-        check_ranks(Layout(tp=12, expert_groups=4), [("mine", blocks)])
+        check_ranks(Layout(tp=12, expert_groups=4), "mine", blocks)
     with pytest.raises(
         InputError, match="--expert-parallel: 3 groups cannot share 8 ranks; a number that divides --tp"
     ):
@@ -98,10 +98,10 @@ def test_few_kv_heads_are_replicated() -> None:
     """As many ranks as query heads, whatever the KV heads; but not three halves of a KV head each."""
     blocks = (Block(mixers=(Attention(q_heads=24, kv_heads=4, head_dim=64, v_head_dim=64),), norms=2),)
     for ranks in (1, 2, 4, 8, 12, 24):
-        check_ranks(Layout(ranks), [("mine", blocks)])
+        check_ranks(Layout(ranks), "mine", blocks)
     for ranks in (3, 6):
         with pytest.raises(InputError, match="the 4 KV heads of mine; one of 1, 2, 4, 8, 12, 24"):
-            check_ranks(Layout(ranks), [("mine", blocks)])
+            check_ranks(Layout(ranks), "mine", blocks)
 
 
 def test_drafters_share_the_ranks() -> None:
@@ -131,6 +131,7 @@ def test_ordinary_numbers_serve_every_model(name: str) -> None:
         ({"tp": 64, "dp": 32}, "--tp times --dp: 2048 ranks; a whole number from 1 to 1024"),
         ({"tp": 2, "dp": 2, "expert_groups": 4}, "--expert-parallel: 4 groups cannot share 2 ranks"),
         ({"tp": 2, "all_to_all": True}, "--all-to-all: sends rows to ranks that hold whole experts"),
+        ({"dp": 2, "all_to_all": True}, "--all-to-all: sends rows to other ranks, and there are none"),
         ({"tp": 4, "draft_tp": 3}, "--draft-tp: 3 ranks of 4; a number that divides --tp"),
     ],
 )
@@ -153,10 +154,10 @@ def test_groups_that_share_experts_are_joined_by_them() -> None:
 def test_experts_must_divide_among_the_ranks_of_all_groups() -> None:
     """40 inner channels of an expert split over the four ranks of a group, and not over the sixteen of all."""
     blocks = (Block.model_validate({"channels": (Moe(experts=12, top_k=3, inner=40),), "norms": 2}),)
-    check_ranks(Layout(4, 4), [("mine", blocks)])
-    check_ranks(Layout(2, 4, dp_attention=True), [("mine", blocks)])
+    check_ranks(Layout(4, 4), "mine", blocks)
+    check_ranks(Layout(2, 4, dp_attention=True), "mine", blocks)
     with pytest.raises(InputError, match="--tp: 16 ranks cannot share the 40 inner channels of an expert of mine; one"):
-        check_ranks(Layout(4, 4, dp_attention=True), [("mine", blocks)])
+        check_ranks(Layout(4, 4, dp_attention=True), "mine", blocks)
 
 
 def test_a_head_lies_as_its_target_and_other_drafters_in_one_group() -> None:
@@ -164,3 +165,34 @@ def test_a_head_lies_as_its_target_and_other_drafters_in_one_group() -> None:
     assert layout.for_draft("mtp") == layout
     assert layout.for_draft("eagle") == Layout(4)
     assert Layout(4, draft_tp=1).for_draft("mtp") == Layout(1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "says"),
+    [
+        ("llama.cpp", {"dp": 2, "dp_attention": True}, "--dp-attention: groups share nothing in llama.cpp"),
+        (
+            "llama.cpp",
+            {"tp": 2, "expert_parallel": True, "all_to_all": True},
+            "--all-to-all: llama.cpp b10451 sends no",
+        ),
+        (
+            "sglang",
+            {"dp": 3, "dp_attention": True},
+            "--tp: 3 ranks cannot share the 256 experts of qwen3.5-35b-a3b; an",
+        ),
+    ],
+)
+def test_layouts_that_an_engine_or_a_model_has_not(engine: str, asked: dict[str, int], says: str) -> None:
+    parallel = {"expert_parallel": True, **asked}
+    with pytest.raises(InputError) as caught:
+        wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=4096, depth=0, engine=engine, **parallel)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_head_without_experts_may_draft_for_a_target_with_some() -> None:
+    """Rows of the target travel to their experts; the head's own MLP stays where it is."""
+    asked = {"dp": 8, "dp_attention": True, "expert_parallel": True, "all_to_all": True}
+    step = wmtp_sim.estimate("mimo-v2-flash", "h200", context=4096, depth=1, batch=8, **asked).steps["native"]
+    sends = {e.term for e in step.entries if e.operation.name == "collective.dispatch"}
+    assert sends == {"verify"}

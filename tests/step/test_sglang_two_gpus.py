@@ -57,6 +57,7 @@ def kernels_ms(row: dict) -> float:
 
 
 def step_ms(row: dict) -> float:
+    """Kernels, and the waits of the definition: no host work of its own is in it."""
     return kernels_ms(row) + 1e3 * float(predicted(row).host.seconds)
 
 
@@ -82,29 +83,48 @@ def test_every_collective_of_a_trace_is_counted(row, kind):
     assert collectives(row, kind)[0] == traced(row, kind)[0]
 
 
-@pytest.mark.parametrize("row", [row for row in STEPS if row["layout"] in ("tp", "dp-lm")], ids=named)
-def test_what_collectives_take(row):
-    """Published times of collectives alone beside the sums of a trace, where ranks hardly wait for one another."""
-    ours, theirs = (sum(each(row, kind)[1] for kind in TRACED) for each in (collectives, traced))
-    assert ours == pytest.approx(theirs, rel=0.19)
+REDUCING = [row for row in STEPS if row["layout"] == "tp" or (row["layout"] == "dp-lm" and not row["depth"])]
 
 
-def test_collectives_are_right_in_the_mean():
-    rows = [row for row in STEPS if row["layout"] in ("tp", "dp-lm")]
-    ratios = [sum(collectives(row, k)[1] for k in TRACED) / sum(traced(row, k)[1] for k in TRACED) for row in rows]
-    assert sum(ratios) / len(ratios) == pytest.approx(1, abs=0.03)
+@pytest.mark.parametrize("row", REDUCING, ids=named)
+def test_what_all_reduces_take(row):
+    """Published times of SGLang's own, timed alone, beside the sums of a trace, where ranks hardly wait."""
+    assert collectives(row, "all_reduce")[1] == pytest.approx(traced(row, "all_reduce")[1], rel=0.34)
+
+
+def test_all_reduces_are_right_in_the_mean():
+    ratios = [collectives(row, "all_reduce")[1] / traced(row, "all_reduce")[1] for row in REDUCING]
+    assert sum(ratios) / len(ratios) == pytest.approx(1, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in STEPS if r["layout"] == "dp-lm" and r["depth"] and r["batch"] < 64], ids=named
+)
+def test_nccl_is_priced_with_the_gap_before_it(row):
+    """A trace has NCCL's kernels alone; by themselves in a graph each takes 2 to 5 us more. (Many rows wait for others.)"""
+    for kind in ("all_gather", "reduce_scatter"):
+        (count, ours), (_, theirs) = collectives(row, kind), traced(row, kind)
+        assert 1.5 < (ours - theirs) / count < 5.0
+
+
+def test_nccl_s_gaps_are_there_in_a_step():
+    """81 all-reduces of NCCL's instead of SGLang's own: 3 to 6 us each are in no kernel."""
+    own = {row["batch"]: row for row in STEPS if row["layout"] == "tp" and not row["depth"] and row["context"] < 5000}
+    for row in (r for r in STEPS if r["layout"] == "tp-nccl"):
+        gaps = [1e3 * (each["median_ms"] - each["busy_ms"]) for each in (row, own[row["batch"]])]
+        assert 3.0 < (gaps[0] - gaps[1]) / 81 < 6.5
 
 
 def test_kernels_of_a_step():
-    """Each within 12 %; the farthest is a single sequence for each of two groups: gathers wait for the other's host."""
+    """Kernels within 9 % each."""
     errors = {named(row): kernels_ms(row) / row["busy_ms"] - 1 for row in STEPS if row["layout"] != "tp-nccl"}
-    assert sum(map(abs, errors.values())) / len(errors) < 0.035
-    assert max(errors.values()) < 0.085
-    assert min(errors.values()) > -0.12
+    assert sum(map(abs, errors.values())) / len(errors) < 0.03
+    assert max(errors.values()) < 0.09
+    assert min(errors.values()) > -0.06
 
 
-#: Steps that a late host made longer than their kernels by more than a seventh.
-LATE = [row for row in STEPS if row["median_ms"] > 1.14 * row["busy_ms"] and not row["layout"].startswith("dp")]
+#: Steps that the host made longer than their kernels by more than a seventh: late, or busy with groups of one sequence.
+LATE = [row for row in STEPS if row["median_ms"] > 1.14 * row["busy_ms"]]
 
 
 @pytest.mark.parametrize("row", [r for r in STEPS if r not in LATE and r["layout"] != "tp-nccl"], ids=named)
@@ -116,9 +136,9 @@ def test_a_measured_step_is_inside_the_range(row):
 def test_how_far_off_steps_are():
     rows = [row for row in STEPS if row not in LATE and row["layout"] != "tp-nccl"]
     errors = [abs(step_ms(row) / row["median_ms"] - 1) for row in rows]
-    assert len(rows) == 33
-    assert sum(errors) / len(errors) < 0.04
-    assert max(errors) < 0.125
+    assert (len(STEPS), len(LATE), len(rows)) == (41, 8, 31)
+    assert sum(errors) / len(errors) < 0.033
+    assert max(errors) < 0.09
 
 
 def test_a_late_host_is_not_foretold():

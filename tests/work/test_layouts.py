@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wmtp_sim
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.spec.parallel import ALONE, Layout
@@ -214,3 +215,39 @@ def test_a_draft_model_of_vllm_may_have_fewer_ranks() -> None:
         "llama-3.1-8b", "h200", context=8192, depth=3, tp=8, draft_tp=1, drafter="llama-3.2-1b", engine="vllm"
     )
     assert "draft-tp-not-in-engine" not in {warning.id for warning in warnings(found)}
+
+
+def test_rows_that_travel_leave_attention_its_reductions() -> None:
+    """A base step of SGLang, two groups of two: nothing gathers rows by all-reduces where rows go to their experts."""
+    asked = {"context": 8192, "depth": 1, "batch": 8, "tp": 2, "dp": 2, "dp_attention": True}
+    found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", expert_parallel=True, all_to_all=True, **asked)
+    reduced = ("collective.all_reduce", "verify")
+    counted = [
+        sum(float(e.operation.repeats) for e in step.entries if (e.operation.name, e.term) == reduced)
+        for step in (found.base_step, found.steps["native"])
+    ]
+    assert counted == [40 + 1 + 1, 40 + 1 + 1]  # attention and GDN, embedding, rows before lm_head
+
+
+def test_an_mlp_of_its_own_group_is_reduced_within_it() -> None:
+    """Where groups share experts alone, SGLang's all-reduces of base steps are not there for dense layers."""
+    layout = Layout(2, 2, dp_attention=True, by_reduction=True)
+    shape = Pass(4.0, 1.0, attended=1000.0, kv_bytes=2.0, state_bytes=4.0, layout=layout)
+    dense = sent(target_forward(load_model("qwen3-8b"), shape))
+    assert dense["all_reduce"] == pytest.approx((2 * 36 + 1) * 4 * 4096 * 2)
+
+
+def test_idle_servers_exchange_rows_as_they_do_while_they_draft() -> None:
+    found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=8192, depth=1, batch=8, dp=2, dp_attention=True)
+    idle = [e.operation.name for e in found._composer.idle_step().entries if e.operation.kernel == "collective"]
+    assert "collective.reduce_scatter" in idle
+    assert "collective.reduce_scatter" not in [e.operation.name for e in found.base_step.entries]
+
+
+def test_the_longer_host_counts_where_groups_share_experts() -> None:
+    engine, joined = load_engine("sglang@26.06"), Layout(1, 2, dp_attention=True)
+    assert engine.joined_host is not None
+    assert engine.host_of(Layout(2)) == engine.host_of(Layout(1, 2)) == engine.host
+    assert engine.host_of(joined).step_s == engine.host.step_s > engine.joined_host.step_s
+    stated = load_engine("sglang@0.5.23", ("host.step_s=0.009",))
+    assert stated.host_of(joined).step_s == 0.009

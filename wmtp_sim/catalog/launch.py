@@ -120,7 +120,7 @@ def _counted(deployment: ServerDeployment, known: Vocabulary) -> dict[str, Any]:
     joined = deployment.dp_attention and rules.counts_groups
     return {
         "tp": deployment.ranks if joined else deployment.tp,
-        "dp_attention": deployment.dp_attention and not rules.shares_experts,
+        "dp_attention": deployment.dp_attention and deployment.dp > 1 and not rules.shares_experts,
         "max_running": most if most is None or joined else -(-most // deployment.dp),
     }
 

@@ -133,9 +133,24 @@ def launch(found: Recommendation, started: Started) -> Launch:
     if unsaid:
         return Launch(unsaid=unsaid)
     try:
-        return Launch(line=_line(found, started, found.choice))
+        line = _line(found, started, found.choice)
+        return Launch(unsaid=other) if (other := _other_layout(found, started, line)) else Launch(line=line)
     except InputError as error:
         return Launch(unsaid=error.problem if error.field == "--engine" else f"{error.field}: {error.problem}")
+
+
+def _other_layout(found: Recommendation, started: Started, line: str) -> str:
+    """How a line's engine would share the model, if otherwise than was priced; empty where it would not."""
+    from wmtp_sim.api import layout_of
+    from wmtp_sim.catalog.commands import read_command
+    from wmtp_sim.render.layout import layout_words
+
+    priced = found.space.deployment
+    read = layout_of(priced.model, started.engine, **read_command(line, started.engine).deployment.layout)
+    if read == priced.work.layout:
+        return ""
+    asked, would = (", ".join(layout_words(each)) or "one GPU" for each in (priced.work.layout, read))
+    return f"{_release(started)} would run {would}, not {asked}"
 
 
 def _line(found: Recommendation, started: Started, option: Option) -> str:

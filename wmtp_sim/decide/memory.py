@@ -1,6 +1,6 @@
 """Does it fit, and how far: weights, caches, states and buffers per GPU, and the largest context and batch.
 
-Feasibility comes before speed. All byte counts are per GPU of a tensor-parallel group.
+Feasibility comes before speed. All byte counts are per GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def memory(
 
     A ring holds sink + window + depth + 1 slots per sequence, or the context where that is shorter; a merged window
     flag frees nothing. Speculation also keeps snapshots of the target's recurrent states, as many as the engine says.
-    Logits are gathered: every rank holds them whole. Groups with sequences of their own cache only these.
+    Logits are gathered: every rank holds them whole, those of all groups that share lm_head. Groups with sequences of
+    their own cache only these.
     """
     budget = gpu.memory_bytes * engine.memory_fraction
     layout, batch = work.layout, work.group_batch
@@ -86,7 +87,7 @@ def memory(
         snapshots = rows if engine.state.resident_snapshots == "per_row" else work.depth
         state = cache.state * (1.0 + np.where(work.depth > 0, snapshots, 0.0)) + draft.state
     slots = work.sink + work.window + rows
-    logits = rows * model.vocab * LOGIT_BYTES
+    logits = rows * model.vocab * LOGIT_BYTES * layout.groups_of("lm_head")
     kept = np.minimum(work.context, slots) if ring else work.context
     kv, draft_kv = work.context * cache.token + cache.windows, kept * draft.token + draft.windows
     fixed = cache.windows + draft.windows + state + logits

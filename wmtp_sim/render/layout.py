@@ -23,6 +23,7 @@ def layout_words(layout: Layout) -> list[str]:
 def layout_document(layout: Layout) -> dict[str, Any]:
     """The fields of a layout."""
     return {
+        "gpus": layout.gpus,
         "tp": layout.tp,
         "dp": layout.dp,
         "dp_attention": layout.dp_attention,

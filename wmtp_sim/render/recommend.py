@@ -67,7 +67,8 @@ def _print_by_batch(found: Recommendation, console: Console, launch: LaunchByBat
     first, *others = (f"{depth} up to batch {last}" for _, last, depth in launch.ranges)
     depths, loss = ", ".join([f"depth {first}", *others]), f"{table.batch_only_loss:.1%}".replace("%", " %")
     note = f"; {launch.note}" if launch.note else ""
-    console.print(Text(f"launch line by batch ({depths}; {loss} less than by batch and context{note}):"))
+    whose = " of one replica" if found.space.deployment.work.layout.dp > 1 else ""
+    console.print(Text(f"launch line by batch{whose} ({depths}; {loss} less than by batch and context{note}):"))
     console.print(Text(launch.line), soft_wrap=True)
 
 

@@ -59,7 +59,7 @@ def recommend_document(
         "choice": _choice(found),
         "launch": launch.line,
         "launch_unsaid": launch.unsaid,
-        "by_batch": None if by_batch is None else _by_batch(by_batch),
+        "by_batch": None if by_batch is None else _by_batch(by_batch, deployment.work.layout.dp),
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
@@ -180,9 +180,11 @@ def _switching(table: DepthTable) -> dict[str, Any]:
     }
 
 
-def _by_batch(launch: LaunchByBatch) -> dict[str, Any]:
+def _by_batch(launch: LaunchByBatch, replicas: int) -> dict[str, Any]:
+    """Batches are those of one of the replicas, which is what it looks up."""
     ranges = [{"above": first - 1, "up_to": last, "depth": depth} for first, last, depth in launch.ranges]
-    return {"launch": launch.line, "file": json.loads(launch.content), "depths": ranges, "note": launch.note or None}
+    found = {"launch": launch.line, "file": json.loads(launch.content), "depths": ranges, "note": launch.note or None}
+    return found | {"replicas": replicas}
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.render.layout import layout_document
 from wmtp_sim.step.compose import POLICIES, Entry, Policy
 from wmtp_sim.work.operation import Operation
 
@@ -300,7 +301,7 @@ def _notes(profile: Profile, operations: list[Operation], series: tuple[Series, 
     yield f"Shapes shown that the profile has measured points of: {', '.join(parts)}."
 
 
-def _deployment(estimate: Estimate) -> dict[str, int]:
+def _deployment(estimate: Estimate) -> dict[str, Any]:
     work = estimate.work
     sizes = {name: int(getattr(work, name)) for name in ("context", "depth", "window", "sink", "batch")}
-    return {**sizes, "tp": work.layout.tp, "gpus": work.layout.gpus}
+    return {**sizes, **layout_document(work.layout)}

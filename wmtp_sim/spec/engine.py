@@ -116,6 +116,10 @@ class Host(Spec):
     eager: tuple[Phase, ...] = ()
 
 
+#: The times of a host.
+HOST_SECONDS = ("base_s", "step_s", "per_draft_s", "base_work_s", "step_work_s", "per_draft_work_s", "eager_launch_s")
+
+
 class StateHandling(Spec):
     """Recurrent states under speculation.
 
@@ -168,9 +172,10 @@ class Engine(Spec):
         parallel_spread: factor that a step over eight GPUs may be off by on top of ``spread``, and its cube root for
             each doubling: collectives are priced as timed alone, and ranks that wait for one another are not priced.
         joint: kinds of weights that the ranks of all groups share under attention data parallelism; others are a
-            group's own.
+            group's own. Without any, groups are replicas.
+        all_to_all: whether rows can be sent to the ranks of their experts and back.
         whole_expert_launches: small kernels more around a layer's experts where ranks hold whole ones.
-        joined_host: what a step takes beyond its kernels where groups share experts, if it is more.
+        joined_host: what a step takes beyond its kernels where groups share experts, where that is more than ``host``.
         draft_tp: kinds of drafters that may have fewer ranks than the target; others lie as it does.
         base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
@@ -194,7 +199,8 @@ class Engine(Spec):
     concurrent_groups: tuple[WeightGroup, ...] = ()
     spread: float = Field(default=1, ge=1, le=10)
     parallel_spread: float = Field(default=1, ge=1, le=10)
-    joint: tuple[WeightGroup, ...] = ("expert",)
+    joint: tuple[WeightGroup, ...] = ()
+    all_to_all: bool = False
     draft_tp: tuple[Literal["mtp", "eagle", "model"], ...] = ()
     base_by_reduction: bool = False
     whole_expert_launches: float = Field(default=0, ge=0, le=100)
@@ -259,7 +265,11 @@ class Engine(Spec):
 
     def host_of(self, layout: Layout) -> Host:
         """What a step takes beyond its kernels, as GPUs share the model."""
-        return self.joined_host if self.joined_host is not None and layout.joined > 1 else self.host
+        joined = self.joined_host
+        if joined is None or layout.joined == 1:
+            return self.host
+        longer = {name: max(getattr(self.host, name), getattr(joined, name)) for name in HOST_SECONDS}
+        return self.host.model_copy(update=longer)
 
     def slots_for(self, batch: ArrayLike) -> NDArray[np.float64]:
         """Sequences that a batch's graph was captured for: ``batch`` itself where no graph is larger."""

@@ -69,6 +69,8 @@ class Layout:
             problem = f"{self.expert_groups} groups cannot share {self.ranks} ranks"
             hint = "a number that divides --tp" + (" times --dp" if self.joined > 1 else "")
             raise InputError("--expert-parallel", problem, hint)
+        if self.all_to_all and self.ranks == 1:
+            raise InputError("--all-to-all", "sends rows to other ranks, and there are none", "--tp, or --dp-attention")
         if self.all_to_all and self.expert_groups < self.ranks:
             hint = "--expert-parallel, which gives every rank its own"
             raise InputError("--all-to-all", "sends rows to ranks that hold whole experts, and these hold parts", hint)
@@ -116,33 +118,36 @@ ALONE = Layout()
 
 def can_join(blocks: Iterable[Block], joint: Iterable[WeightGroup]) -> bool:
     """Whether a model has anything that groups share: without it they are replicas, whatever they are called."""
-    kinds = {type(part) for part in _parts(tuple(blocks))}
-    held = {"lm_head"} | ({"expert"} if Moe in kinds else set()) | ({"mlp"} if Mlp in kinds else set())
+    blocks = tuple(blocks)
+    dense = any(isinstance(part, Mlp) for part in _parts(blocks))
+    held = {"lm_head"} | ({"expert"} if has_experts(blocks) else set()) | ({"mlp"} if dense else set())
     return bool(held & set(joint))
 
 
-def check_ranks(layout: Layout, layers: Iterable[tuple[str, tuple[Block, ...]]], whole_experts: bool = False) -> None:
+def has_experts(blocks: Iterable[Block]) -> bool:
+    """Whether any layer routes."""
+    return any(isinstance(part, Moe) for part in _parts(tuple(blocks)))
+
+
+def check_ranks(layout: Layout, name: str, blocks: tuple[Block, ...]) -> None:
     """Refuse numbers of ranks that engines refuse: heads and inner sizes, or whole experts, must split evenly.
 
     Args:
         layout: what ``--tp``, ``--dp`` and their like say.
-        layers: the blocks that ranks share, by the name of whose they are.
-        whole_experts: whether ``--expert-parallel`` was asked for.
+        name: whose the blocks are.
+        blocks: the layers that ranks share.
 
     Raises:
-        InputError: naming ``--tp``, the first size that does not split, and the numbers that do; or
-            ``--expert-parallel`` where nobody has experts.
+        InputError: naming ``--tp``, the first size that does not split, and the numbers that do.
     """
-    parts = [(name, part) for name, blocks in layers for part in _parts(blocks)]
-    if (whole_experts or layout.all_to_all) and not any(isinstance(part, Moe) for _, part in parts):
-        flag = "--expert-parallel" if whole_experts else "--all-to-all"
-        raise InputError(flag, f"{parts[0][0]} has no experts", "drop the flag")
+    parts = [(name, part) for part in _parts(blocks)]
     problem = next(_misfits(parts, layout), None)
     if problem is None:
         return
     others = (_with_tp(layout, tp) for tp in range(1, MAX_RANKS // layout.dp + 1))
     fitting = [other.tp for other in others if other is not None and not any(_misfits(parts, other))]
-    raise InputError("--tp", problem, f"one of {', '.join(map(str, fitting))}")
+    hint = f"one of {', '.join(map(str, fitting))}" if fitting else "another --dp"
+    raise InputError("--tp", problem, hint)
 
 
 def _with_tp(layout: Layout, tp: int) -> Layout | None:

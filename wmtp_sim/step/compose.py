@@ -21,6 +21,7 @@ from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Host, Phase
 from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import FORMATS
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import state_bytes_per_sequence
@@ -131,11 +132,15 @@ class Composer:
         return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
 
     def idle_step(self) -> Step:
-        """One iteration while an adaptive depth is 0: a base step, and the wide pass where it still runs."""
-        host, parts = self._engine_host, self._base_parts
+        """One iteration while an adaptive depth is 0: a base step, and the wide pass where it still runs.
+
+        Groups exchange rows as they do while they draft: the server is one that speculates.
+        """
+        host, forward = self._engine_host, self._part("verify", lambda: self._base_forward(False))
+        parts = (forward, self._base_parts[1])
         if self.engine.idle_wide_pass:
-            parts = (*parts, self._part("extend", lambda: self._extend("context", rows=1.0)))
-        return self._step(parts, self._host({"base": parts[0]}, parts, host.base_s, host.base_work_s))
+            parts += (self._part("extend", lambda: self._extend("context", rows=1.0)),)
+        return self._step(parts, self._host({"base": forward}, parts, host.base_s, host.base_work_s))
 
     def speculative_step(self, policy: Policy) -> Step:
         """One iteration with drafts of ``work.depth`` >= 1 tokens under a draft KV policy."""
@@ -153,7 +158,10 @@ class Composer:
 
     @cached_property
     def _base_parts(self) -> tuple[Part, ...]:
-        return (self._part("verify", self._base_forward), self._part("sample", self._base_sampling))
+        return (
+            self._part("verify", lambda: self._base_forward(self.engine.base_by_reduction)),
+            self._part("sample", self._base_sampling),
+        )
 
     @cached_property
     def _drafts(self) -> dict[Read, Part]:
@@ -181,10 +189,11 @@ class Composer:
 
     # --- operations of each term ---
 
-    def _base_forward(self) -> Iterator[Operation]:
+    def _base_forward(self, by_reduction: bool) -> Iterator[Operation]:
         shape = self._target_pass(rows=1.0, state_writes=1.0)
-        shape = replace(shape, layout=replace(shape.layout, by_reduction=self.engine.base_by_reduction))
-        yield from self._served(self._attention.base, target_forward(self.model, shape))
+        layout = shape.layout
+        shape = replace(shape, layout=replace(layout, by_reduction=by_reduction and not layout.all_to_all))
+        yield from self._served(self._attention.base, target_forward(self.model, shape), shape.layout)
         yield from self._index("base", self.work.context, lists=1.0)
 
     def _base_sampling(self) -> Iterator[Operation]:
@@ -197,7 +206,8 @@ class Composer:
         shape = self._draft_pass(rows=1.0, attended=committed + work.depth / 2.0 - 1.0)
         if self.engine.pad_draft_rows:
             shape = replace(shape, row_multiple=work.depth + 1.0)
-        for operation in self._served(self._attention.draft, draft_forward(head, shape, work.group_batch)):
+        forward = draft_forward(head, shape, work.group_batch)
+        for operation in self._served(self._attention.draft, forward, shape.layout):
             if not (head.shares_index_across_steps and operation.kernel == "index_scan"):
                 yield operation.times(passes)
         for operation in self._index("draft", committed, lists=passes):
@@ -207,7 +217,7 @@ class Composer:
         """The target over depth + 1 rows; every row leaves a snapshot of the recurrent states."""
         rows = self.work.depth + 1.0
         shape = self._target_pass(rows, state_writes=rows * self.engine.state.writes_per_row)
-        yield from self._served(self._attention.verify, target_forward(self.model, shape))
+        yield from self._served(self._attention.verify, target_forward(self.model, shape), shape.layout)
         yield from self._index("verify", self.work.context, lists=1.0)
         if mask_bytes := self.engine.attention_kernels[self._attention.verify].verify_mask_bytes:
             cells = self.work.group_batch * rows * (self.work.context + rows)
@@ -223,7 +233,7 @@ class Composer:
         passes = np.minimum(np.maximum(rows - 1.0, 1.0), float(self._head.resident_copies))
         shape = self._draft_pass(rows=rows, attended=committed)
         forward = draft_forward(self._head, shape, self.work.group_batch, wide=True)
-        for operation in self._served(self._attention.extend, forward):
+        for operation in self._served(self._attention.extend, forward, shape.layout):
             yield operation.times(passes)
         yield from self._index("extend", committed, lists=1.0)
 
@@ -314,7 +324,7 @@ class Composer:
                 launches=build.launches,
             )
 
-    def _served(self, kernel: str, operations: Iterable[Operation]) -> Iterator[Operation]:
+    def _served(self, kernel: str, operations: Iterable[Operation], layout: Layout) -> Iterator[Operation]:
         """Operations as the engine's kernels run them: attention split over thread blocks, small kernels fused."""
         rule = self.engine.attention_kernels[kernel]
         for operation in operations:
@@ -326,15 +336,15 @@ class Composer:
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
             elif operation.weight_format:
-                yield from self._dealt(operation)
+                yield from self._dealt(operation, layout)
                 yield from self._quantized(operation)
                 yield self._product(operation)
             else:
                 yield operation
 
-    def _dealt(self, operation: Operation) -> Iterator[Operation]:
+    def _dealt(self, operation: Operation, layout: Layout) -> Iterator[Operation]:
         """The small kernels that keep rows of other ranks' experts out of a rank's products."""
-        layout, launches = self.work.layout, self.engine.whole_expert_launches
+        launches = self.engine.whole_expert_launches
         if operation.kernel == "moe" and layout.expert_groups > 1 and not layout.all_to_all and launches:
             yield Operation("elementwise.dealt", "elementwise", launches=launches, repeats=operation.repeats)
 

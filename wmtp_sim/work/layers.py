@@ -339,9 +339,16 @@ def block_operations(block: Block, shape: Pass, hidden: int, formats: GroupForma
     for part in (*block.mixers, *block.channels):
         operations += part_operations(part, shape, hidden, formats)
     operations.append(elementwise("norm", shape, hidden * block.norms, launches=float(block.norms)))
-    for part in (*block.mixers, *block.channels):
+    exchanging = block.channels if _completes_mixers(block, shape.layout) else (*block.mixers, *block.channels)
+    for part in exchanging:
         operations += exchanges(part, shape, hidden)
     return [operation.times(block.count) for operation in operations]
+
+
+def _completes_mixers(block: Block, layout: Layout) -> bool:
+    """Whether the all-reduce that gathers rows before an MLP also adds up what ranks made of attention."""
+    joint = [layout.groups_of("expert" if isinstance(channel, Moe) else "mlp") > 1 for channel in block.channels]
+    return layout.by_reduction and bool(joint) and all(joint)
 
 
 def exchanges(part: Mixer | Channel, shape: Pass, hidden: int) -> list[Operation]:
@@ -358,8 +365,8 @@ def exchanges(part: Mixer | Channel, shape: Pass, hidden: int) -> list[Operation
     rows = shape.tokens * hidden * ACTIVATION_BYTES
     found, shared_with = [], _rows_with(part, shape)
     groups = layout.groups_of(shared_with) if shared_with else 1
-    if layout.by_reduction and layout.joined > 1:
-        return [all_reduce(rows * groups, layout.ranks)] * 2 if groups > 1 else []
+    if layout.by_reduction and groups > 1:
+        return [all_reduce(rows * groups, layout.ranks)] * 2
     if groups > 1:
         found += [all_gather(rows * groups, groups), reduce_scatter(rows * groups, groups)]
     if layout.tp > 1:

@@ -19,7 +19,7 @@ from wmtp_sim.render.breakeven.operations import LARGEST, known, packed_operatio
 from wmtp_sim.render.breakeven.pack import Packer
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import AXES, CostTable
-from wmtp_sim.render.layout import layout_words
+from wmtp_sim.render.layout import layout_document, layout_words
 from wmtp_sim.render.tables import Summed, summed
 from wmtp_sim.step.compose import POLICIES, TERMS, Step
 
@@ -100,6 +100,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
             "overlap": work.overlap,
             "routing_skew": work.skew,
             "layout": layout_words(work.layout) or ["one GPU"],
+            **layout_document(work.layout),
         },
         "command": _short(command, LONGEST_COMMAND),
         "axes": table.axes,
