@@ -137,7 +137,7 @@ class Composer:
         Groups exchange rows as they do while they draft: the server is one that speculates.
         """
         host, forward = self._engine_host, self._part("verify", lambda: self._base_forward(False))
-        parts = (forward, self._base_parts[1])
+        parts: tuple[Part, ...] = (forward, self._base_parts[1])
         if self.engine.idle_wide_pass:
             parts += (self._part("extend", lambda: self._extend("context", rows=1.0)),)
         return self._step(parts, self._host({"base": forward}, parts, host.base_s, host.base_work_s))
