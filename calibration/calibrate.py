@@ -146,13 +146,13 @@ def build_profile(
     Collectives need several GPUs: those that were not measured stay as they ship for this GPU. So do all-reduces, even
     measured. Engines run their own: 2.6 us for a small one in SGLang's traces on two H200s, where the fastest that is
     timed here, torch's symmetric memory, takes 6.6 us. What ships are engines' all-reduces, timed by others. Where none
-    ships ours count, an upper bound.
+    ships ours count, an upper bound. Numbers of ranks that were not measured here keep their shipped points.
     """
     turn_s = fit.turn_seconds(records) or uncalibrated().turn_s
     source = f"fitted on {provenance['gpu']}, {provenance['date']}"
     shipped = _shipped_collectives(gpu)
     taken = [r for r in records if not ("collective" in shipped and _is_our_all_reduce(r))]
-    reports = fit.fit_classes(taken, gpu, turn_s, source)
+    reports = fit.fit_classes(taken + _of_other_ranks(taken, gpu), gpu, turn_s, source)
     fitted = {report.name: report.model for report in reports}
     kernels = shipped | fitted | fit.class_defaults(fitted)
     profile = Profile(
@@ -173,6 +173,14 @@ def _shipped_collectives(gpu: Gpu) -> dict[str, KernelModel]:
     shipped = shipped_profile(gpu)
     kernels = shipped.kernels if shipped else {}
     return {name: model for name, model in kernels.items() if name.split(".")[0] == "collective" and model.points}
+
+
+def _of_other_ranks(records: list[dict[str, Any]], gpu: Gpu) -> list[dict[str, Any]]:
+    """Shipped points of the kinds of collectives measured here, among numbers of ranks that were not."""
+    measured = {(r["variant"], r["sizes"]["ranks"]) for r in records if r["kernel"] == "collective"}
+    kinds, shipped = {kind for kind, _ in measured}, shipped_profile(gpu)
+    points = [r for r in shipped.measurements if r["kernel"] == "collective"] if shipped else []
+    return [r for r in points if r["variant"] in kinds and (r["variant"], r["sizes"]["ranks"]) not in measured]
 
 
 def _is_our_all_reduce(record: dict[str, Any]) -> bool:

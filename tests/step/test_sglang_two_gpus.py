@@ -101,7 +101,7 @@ def test_all_reduces_are_right_in_the_mean():
     "row", [r for r in STEPS if r["layout"] == "dp-lm" and r["depth"] and r["batch"] < 64], ids=named
 )
 def test_nccl_is_priced_with_the_gap_before_it(row):
-    """A trace has NCCL's kernels alone; by themselves in a graph each takes 2 to 5 us more. (Many rows wait for others.)"""
+    """A trace has NCCL's kernels alone; by themselves in a graph each takes 2 to 5 us more. (Many rows wait.)"""
     for kind in ("all_gather", "reduce_scatter"):
         (count, ours), (_, theirs) = collectives(row, kind), traced(row, kind)
         assert 1.5 < (ours - theirs) / count < 5.0
