@@ -520,7 +520,7 @@
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
     document.title = `Break-even: ${DATA.model} on ${DATA.gpu}`;
     const a = DATA.acceptance, d = DATA.deployment, off = DATA.policies.filter((p) => !p.offered).map((p) => p.name);
-    const engine = DATA.engine.spread > 1 ? `${DATA.engine.label}, x${DATA.engine.spread} either way` : DATA.engine.label;
+    const engine = DATA.engine.spread > 1 ? `${DATA.engine.label}, x${Number(DATA.engine.spread.toPrecision(3))} either way` : DATA.engine.label;
     const labels = [
       `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
       `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
