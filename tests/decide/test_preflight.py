@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +316,21 @@ def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) 
         stated = ServerDeployment(model=str(folder), depth=3)
         found = [trap.id for trap in preflight(stated, "b200", context=131_072).traps]
         assert ("mtp-tensors-missing" in found) is missing
+
+
+@pytest.mark.parametrize("more", [" --dp 8 --enable-dp-attention", " --dp 8 --enable-dp-attention --ep 8", ""])
+def test_a_pool_is_that_of_one_group(more: str) -> None:
+    """Groups of ranks cache their own sequences: an engine logs the pool of one, and bytes per token are one GPU's."""
+    served = sglang(TP8 + more, DEEPSEEK, context=32_768, batch=64)
+    found = looked_at(served)
+    held, group_batch = found.estimate.memory["base"], found.estimate.work.group_batch
+    pool = int(held.max_context * group_batch)
+    exact = replace(served, asked={"batch": 64, "kv_pool_tokens": pool})
+    assert "kv-pool-differs" not in ids(exact)
+    half = looked_at(replace(served, asked={"batch": 64, "kv_pool_tokens": pool // 2}))
+    trap = next(trap for trap in half.traps if trap.id == "kv-pool-differs")
+    assert "(50% of it)" in trap.reason
+    assert f" {float(held.kv_bytes / (32_768 * group_batch)):,.0f} expected per GPU" in trap.fix
 
 
 def test_an_eagle_head_makes_the_window_its_own() -> None:

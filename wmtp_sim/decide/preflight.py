@@ -375,7 +375,7 @@ def _hybrid_memory_ratio(case: Case) -> Iterator[Words]:
 
 def _kv_pool_differs(case: Case) -> Iterator[Words]:
     logged = case.kv_pool_tokens
-    batch = float(case.estimate.work.batch)
+    batch = float(case.estimate.work.group_batch)  # each group of ranks has a pool of its own, and logs that
     expected = float(case.memory.max_context) * batch
     if logged is None or not np.isfinite(expected) or expected <= 0:
         return
