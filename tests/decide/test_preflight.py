@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +62,7 @@ def ids(case: Deployed) -> list[str]:
 
 
 TP8 = " --tp 8"
+GROUPS = TP8 + " --dp 8 --enable-dp-attention"
 #: By rule: a deployment that walks into it, and one that does not.
 CASES: dict[str, tuple[Deployed, Deployed]] = {
     "unknown-flag": (sglang(" --speculative-draft-windw-size 4"), sglang(" --page-size 1")),
@@ -318,10 +320,31 @@ def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) 
         assert ("mtp-tensors-missing" in found) is missing
 
 
-@pytest.mark.parametrize("more", [" --dp 8 --enable-dp-attention", " --dp 8 --enable-dp-attention --ep 8", ""])
+@pytest.mark.parametrize(
+    ("served", "fix"),
+    [
+        (vllm(" -dp 8 --max-num-seqs 4", batch=64), "--max-num-seqs 8"),
+        (vllm(" -dp 8 --max-num-seqs 4", batch=60), "--max-num-seqs 8"),
+        (vllm(" -tp 8 --max-num-seqs 4", batch=64), "--max-num-seqs 64"),
+        (sglang(" --dp 8 --max-running-requests 4", batch=64), "--max-running-requests 8"),
+        (sglang(GROUPS + " --max-running-requests 32", batch=64), "--max-running-requests 64"),
+        (sglang(GROUPS + " --max-running-requests 32", batch=60), "--max-running-requests 64"),
+    ],
+)
+def test_running_sequences_are_counted_as_the_flag_counts_them(served: Deployed, fix: str) -> None:
+    """vLLM's flag and SGLang's replicas count one engine's sequences; SGLang counts all that share experts."""
+    short = replace(served, context=4096)
+    trap = next(trap for trap in looked_at(short).traps if trap.id == "batch-over-running")
+    assert trap.fix == fix
+    flag, stated = fix.split()
+    mended = replace(short, command=re.sub(rf"{flag} \d+", f"{flag} {stated}", short.command))
+    assert "batch-over-running" not in ids(mended)
+
+
+@pytest.mark.parametrize("more", [GROUPS, GROUPS + " --ep 8", TP8])
 def test_a_pool_is_that_of_one_group(more: str) -> None:
     """Groups of ranks cache their own sequences: an engine logs the pool of one, and bytes per token are one GPU's."""
-    served = sglang(TP8 + more, DEEPSEEK, context=32_768, batch=64)
+    served = sglang(more, DEEPSEEK, context=32_768, batch=64)
     found = looked_at(served)
     held, group_batch = found.estimate.memory["base"], found.estimate.work.group_batch
     pool = int(held.max_context * group_batch)

@@ -359,7 +359,14 @@ def _draft_length_short(case: Case) -> Iterator[Words]:
 def _batch_over_running(case: Case) -> Iterator[Words]:
     batch, most = int(case.estimate.work.batch), case.deployment.max_running
     if most is not None and batch > most:
-        yield {"batch": batch, "most": most, "flag": case.flag("max_running")}
+        yield {"batch": batch, "most": most, "flag": case.flag("max_running"), "counted": _counted(case)}
+
+
+def _counted(case: Case) -> int:
+    """What the flag for running sequences must say to run all that are asked about: of all groups, or of one."""
+    fullest, served = int(case.estimate.work.group_batch), case.deployment
+    joined = served.dp_attention and case.grammar.parallel.counts_groups
+    return fullest * served.dp if joined else fullest
 
 
 def _running_requests_capped(case: Case) -> Iterator[Words]:
