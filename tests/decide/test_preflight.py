@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from wmtp_sim.catalog.commands import read_command
+from wmtp_sim.catalog.flags import grammar_names, load_grammar, vocabulary
 from wmtp_sim.catalog.models import catalog_folder
 from wmtp_sim.catalog.rules import load_rules
 from wmtp_sim.decide.preflight import CHECKS
@@ -168,6 +169,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path nobody/knows"),
         vllm(" --spec-model llama-3.2-1b --spec-tokens 4", "llama-3.1-8b", context=4096),
     ),
+    "layout-not-priced": (
+        sglang(GROUPS + " --moe-dense-tp-size 1 --enable-dp-lm-head", DEEPSEEK),
+        sglang(GROUPS + " --moe-dense-tp-size 8", DEEPSEEK),
+    ),
     "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
     # warnings of the estimate
     "does-not-fit-base": (sglang("", "llama-3.1-70b", context=4096), sglang(" --tp 2", "llama-3.1-70b", context=4096)),
@@ -318,6 +323,25 @@ def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) 
         stated = ServerDeployment(model=str(folder), depth=3)
         found = [trap.id for trap in preflight(stated, "b200", context=131_072).traps]
         assert ("mtp-tensors-missing" in found) is missing
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"), [(name, flag) for name in grammar_names() for flag in load_grammar(name).parallel.unpriced]
+)
+def test_a_flag_that_shares_the_model_otherwise_is_said(engine: str, flag: str) -> None:
+    """And what it states by default says nothing."""
+    known = vocabulary(engine)
+    start, tp8 = {"sglang": (sglang, TP8), "vllm": (vllm, " -tp 8")}[engine]
+    assert flag in known.flags
+    if known.flags[flag].kind == "switch":
+        stated, neutral = f" {flag}", "".join(f" {off}" for off in known.flags[flag].off)
+    else:
+        ranks = known.grammar.parallel.unpriced[flag] == "ranks"
+        stated, neutral = (f" {flag} {value}" for value in ((1, 8) if ranks else (2, 1)))
+    found = looked_at(start(tp8 + stated, DEEPSEEK, batch=8)).traps
+    said = [trap.reason for trap in found if trap.id == "layout-not-priced"]
+    assert said == [f"{flag} changes how GPUs share the model: figures are without it"]
+    assert "layout-not-priced" not in ids(start(tp8 + neutral, DEEPSEEK, batch=8))
 
 
 @pytest.mark.parametrize(

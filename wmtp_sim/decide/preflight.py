@@ -168,6 +168,13 @@ def _cache_not_priced(case: Case) -> Iterator[Words]:
         yield {"problem": problem}
 
 
+def _layout_not_priced(case: Case) -> Iterator[Words]:
+    for flag, neutral in case.grammar.parallel.unpriced.items():
+        plain = case.deployment.ranks if neutral == "ranks" else neutral
+        if case.flags.get(flag, plain) != plain:
+            yield {"flag": flag}
+
+
 def _speculation_unused(case: Case) -> Iterator[Words]:
     flags = [name for name in case.flags if name.startswith("--speculative-")]
     if flags and case.flag("method") not in case.flags:
@@ -474,6 +481,7 @@ CHECKS: dict[str, Check] = {
         _adaptive_idle,
         _tree_not_priced,
         _drafter_not_priced,
+        _layout_not_priced,
         _cache_not_priced,
     )
 }
