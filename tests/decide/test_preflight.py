@@ -173,6 +173,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(GROUPS + " --moe-dense-tp-size 1 --enable-dp-lm-head", DEEPSEEK),
         sglang(GROUPS + " --moe-dense-tp-size 8", DEEPSEEK),
     ),
+    "exchange-not-priced": (
+        vllm(" -dp 8 --enable-expert-parallel --all2all-backend deepep_high_throughput", batch=8),
+        vllm(" -tp 8 --enable-expert-parallel --all2all-backend deepep_high_throughput", batch=8),
+    ),
     "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
     # warnings of the estimate
     "does-not-fit-base": (sglang("", "llama-3.1-70b", context=4096), sglang(" --tp 2", "llama-3.1-70b", context=4096)),
@@ -342,6 +346,19 @@ def test_a_flag_that_shares_the_model_otherwise_is_said(engine: str, flag: str) 
     said = [trap.reason for trap in found if trap.id == "layout-not-priced"]
     assert said == [f"{flag} changes how GPUs share the model: figures are without it"]
     assert "layout-not-priced" not in ids(start(tp8 + neutral, DEEPSEEK, batch=8))
+
+
+@pytest.mark.parametrize(
+    ("served", "instead"),
+    [
+        (sglang(TP8 + " --moe-a2a-backend mooncake", DEEPSEEK), "all-reduces"),
+        (sglang(GROUPS + " --moe-a2a-backend mooncake", DEEPSEEK, batch=8), "all-gathers and reduce-scatters"),
+    ],
+)
+def test_what_figures_have_in_place_of_an_exchange_is_said(served: Deployed, instead: str) -> None:
+    said = {trap.id: trap.reason for trap in looked_at(served).traps}
+    assert said["exchange-not-priced"].endswith(f": figures are with {instead}")
+    assert "cache-not-priced" not in said
 
 
 @pytest.mark.parametrize(

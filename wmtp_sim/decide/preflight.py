@@ -52,7 +52,8 @@ class Case:
         flags: every flag of the command as read, by its own name; empty where options were given instead.
         aside: words around the command, environment variables among them.
         unknown: words that no flag explains, each with a hint.
-        refused, unpriced: what the engine refuses, and what is not priced here, in words.
+        refused: what the engine refuses, in words.
+        unpriced: fields of the deployment that hold a word of the engine which is not priced here, and that word.
         checkpoint: tensors in the checkpoint's index, and how many of them are a draft head's; None where not known.
         unpriced_drafter: why the drafter is not priced; empty where it is.
         kv_pool_tokens: what the engine logged as its KV pool.
@@ -70,7 +71,7 @@ class Case:
     aside: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
-    unpriced: tuple[str, ...] = ()
+    unpriced: dict[str, str] = field(default_factory=dict)
     checkpoint: tuple[int, int] | None = None
     unpriced_drafter: str = ""
     kv_pool_tokens: int | None = None
@@ -164,8 +165,17 @@ def _flag_refused(case: Case) -> Iterator[Words]:
 
 
 def _cache_not_priced(case: Case) -> Iterator[Words]:
-    for problem in case.unpriced:
-        yield {"problem": problem}
+    for name in ("kv", "draft_kv"):
+        if name in case.unpriced:
+            yield {"problem": case.unpriced[name]}
+
+
+def _exchange_not_priced(case: Case) -> Iterator[Words]:
+    served, rules = case.deployment, case.grammar.parallel
+    whole = served.ep >= served.ranks and served.dp_attention  # else vLLM sends no rows
+    if "all_to_all" in case.unpriced and (whole or not rules.shares_experts):
+        instead = "all-gathers and reduce-scatters" if served.dp_attention else "all-reduces"
+        yield {"problem": case.unpriced["all_to_all"], "instead": instead}
 
 
 def _layout_not_priced(case: Case) -> Iterator[Words]:
@@ -482,6 +492,7 @@ CHECKS: dict[str, Check] = {
         _tree_not_priced,
         _drafter_not_priced,
         _layout_not_priced,
+        _exchange_not_priced,
         _cache_not_priced,
     )
 }
