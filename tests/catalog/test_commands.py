@@ -256,9 +256,18 @@ def test_another_engines_command() -> None:
 
 
 def test_nothing_is_expanded() -> None:
-    read = read_command("vllm serve $(touch gone) `id` --port $PORT")
+    read = read_command("vllm serve $(touch gone) --host `id` --port $PORT --made-up $MORE")
     assert read.deployment.model == "$(touch"
-    assert read.line.unknown == ["gone)", "`id`"]
+    assert read.line.value("--host") == "`id`"
+    assert read.line.unknown == ["gone)", "--made-up $MORE"]
+
+
+@pytest.mark.parametrize("word", ["$ARGS", "${ARGS}", '"${ARGS[@]}"', '"$@"', "$*", "$1", "$(cat", "`id`"])
+@pytest.mark.parametrize("start", ["vllm serve m ", "vllm serve m --enforce-eager ", "sglang serve --model m "])
+def test_flags_that_hide_in_a_variable(start: str, word: str) -> None:
+    """They may say anything: no layout is taken for the one that is served."""
+    with pytest.raises(InputError, match="is not expanded here; write the flags that it stands for"):
+        read_command(f"{start}{word} --port 8000")
 
 
 @given(st.text(max_size=300))

@@ -33,6 +33,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", ")", "}"})
 #: A redirection that is written without a space.
 _REDIRECTION = re.compile(r"\d?>{1,2}(&?\d|[^=].*)|&>{1,2}.*")
+#: What a shell would put other words in place of, somewhere in a word; and what it would put several in place of.
+_EXPANDED = re.compile(r"\$[A-Za-z_{(0-9@*]|`")
+_SEVERAL = re.compile(r"\$\{?[@*]|\$\{\w+\[[@*]\]")
 #: Commands that say words and start nothing.
 _SAYING = frozenset({"echo", "printf", ":", "alias"})
 #: A file's name, after what would run it.
@@ -109,6 +112,8 @@ def _of_words(words: list[str], engine: str | Engine | None, otherwise: str) -> 
     name, start, end = found[0]
     known = vocabulary(_agreeing(name, engine))
     stop = next((at for at, word in enumerate(words[end:], end) if _leaves(word)), len(words))
+    for word in filter(_SEVERAL.match, words[end:stop]):
+        raise _hidden(word)
     line = read_line(known, words[end:stop], words[end - 1])
     return Command(_deployment(known, line), known, line, (*words[:start], *words[stop:]))
 
@@ -299,11 +304,19 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
 
 
 def _refuse_variables(known: Vocabulary, line: Line) -> None:
-    """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known."""
+    """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known,
+    and where one stands in place of flags."""
     deciding = {flag.partition(".")[0] for flags in known.grammar.fields.values() for flag in flags}
     for name, word in line.variables:
         if name in deciding:
             raise InputError("--from-command", f"{name} is {word[:60]}, which is not expanded here", "write its value")
+    for words in line.unknown:
+        if _EXPANDED.search(re.split(r"[ =]", words, maxsplit=1)[0]):
+            raise _hidden(words)
+
+
+def _hidden(word: str) -> InputError:
+    return InputError("--from-command", f"{word[:60]} is not expanded here", "write the flags that it stands for")
 
 
 def _first(known: Vocabulary, line: Line, name: str) -> Any:
