@@ -74,10 +74,10 @@ def preflight(
     """
     if isinstance(deployment, Command):
         stated, known, line = deployment.deployment, deployment.known, deployment.line
-        aside = deployment.aside
+        aside, unpriced = deployment.aside, deployment.unpriced
     else:
         stated, known, line = deployment, vocabulary(engine or deployment.engine), Line()
-        aside = ()
+        aside, unpriced = (), {}
     if kv_pool_tokens is not None and kv_pool_tokens < 1:
         raise InputError("--kv-pool-tokens", f"{kv_pool_tokens} is no pool", "the engine's max_total_num_tokens")
     reference = stated.model if model is None else model
@@ -109,7 +109,7 @@ def preflight(
         aside=aside,
         unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
         refused=tuple(line.refused),
-        unpriced=tuple(line.unpriced),
+        unpriced=unpriced,
         checkpoint=_checkpoint(reference if isinstance(reference, str) else stated.model),
         unpriced_drafter=problem,
         kv_pool_tokens=kv_pool_tokens,

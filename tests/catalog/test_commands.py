@@ -109,15 +109,17 @@ def test_ranks_that_groups_cannot_share() -> None:
         read_command("sglang serve m --tp 4 --attn-dp-size 8")
 
 
-def test_replicas_of_groups_are_not_priced() -> None:
-    read = read_command("sglang serve m --tp 8 --dp 2 --attn-dp-size 4")
-    assert (read.deployment.tp, read.deployment.dp) == (2, 4)
-    assert read.line.unpriced == ["2 replicas beside attention data parallelism: one of them is"]
+@pytest.mark.parametrize("dp", ["--dp 2", "--dp 2 --enable-dp-attention", "--dp 4 --enable-dp-attention"])
+def test_replicas_of_groups_are_refused(dp: str) -> None:
+    """SGLang takes --dp-size for --attn-dp-size only where the latter is not stated; else it refuses the two."""
+    with pytest.raises(InputError, match=r"--attn-dp-size 4, which sglang refuses together"):
+        read_command(f"sglang serve m --tp 8 {dp} --attn-dp-size 4")
 
 
 def test_another_way_of_sending_rows_is_said() -> None:
     read = read_command("sglang serve m --tp 8 --moe-a2a-backend mooncake")
-    assert read.line.unpriced == ["--moe-a2a-backend 'mooncake': deepep are"]
+    assert read.unpriced == {"all_to_all": "--moe-a2a-backend 'mooncake' (deepep is priced)"}
+    assert read.line.unpriced == list(read.unpriced.values())
     assert read.deployment.all_to_all is None
 
 
@@ -148,7 +150,8 @@ def test_unknown_flags_are_reported_and_the_rest_is_read() -> None:
 def test_a_cache_format_that_is_not_priced_is_said() -> None:
     read = read_command("sglang serve --model m --kv-cache-dtype nvfp4")
     assert read.deployment.kv is None
-    assert (read.line.refused, read.line.unpriced) == ([], ["--kv-cache-dtype 'nvfp4': bf16 and fp8 are"])
+    assert read.unpriced == {"kv": "--kv-cache-dtype 'nvfp4' (bf16 and fp8 are priced)"}
+    assert (read.line.refused, read.line.unpriced) == ([], list(read.unpriced.values()))
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -253,9 +256,18 @@ def test_another_engines_command() -> None:
 
 
 def test_nothing_is_expanded() -> None:
-    read = read_command("vllm serve $(touch gone) `id` --port $PORT")
+    read = read_command("vllm serve $(touch gone) --host `id` --port $PORT --made-up $MORE")
     assert read.deployment.model == "$(touch"
-    assert read.line.unknown == ["gone)", "`id`"]
+    assert read.line.value("--host") == "`id`"
+    assert read.line.unknown == ["gone)", "--made-up $MORE"]
+
+
+@pytest.mark.parametrize("word", ["$ARGS", "${ARGS}", '"${ARGS[@]}"', '"$@"', "$*", "$1", "$(cat", "`id`"])
+@pytest.mark.parametrize("start", ["vllm serve m ", "vllm serve m --enforce-eager ", "sglang serve --model m "])
+def test_flags_that_hide_in_a_variable(start: str, word: str) -> None:
+    """They may say anything: no layout is taken for the one that is served."""
+    with pytest.raises(InputError, match="is not expanded here; write the flags that it stands for"):
+        read_command(f"{start}{word} --port 8000")
 
 
 @given(st.text(max_size=300))

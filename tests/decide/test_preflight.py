@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wmtp_sim.catalog.commands import read_command
+from wmtp_sim.catalog.flags import grammar_names, load_grammar, vocabulary
 from wmtp_sim.catalog.models import catalog_folder
 from wmtp_sim.catalog.rules import load_rules
 from wmtp_sim.decide.preflight import CHECKS
@@ -61,6 +63,7 @@ def ids(case: Deployed) -> list[str]:
 
 
 TP8 = " --tp 8"
+GROUPS = TP8 + " --dp 8 --enable-dp-attention"
 #: By rule: a deployment that walks into it, and one that does not.
 CASES: dict[str, tuple[Deployed, Deployed]] = {
     "unknown-flag": (sglang(" --speculative-draft-windw-size 4"), sglang(" --page-size 1")),
@@ -165,6 +168,14 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
     "drafter-not-priced": (
         sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path nobody/knows"),
         vllm(" --spec-model llama-3.2-1b --spec-tokens 4", "llama-3.1-8b", context=4096),
+    ),
+    "layout-not-priced": (
+        sglang(GROUPS + " --moe-dense-tp-size 1 --enable-dp-lm-head", DEEPSEEK),
+        sglang(GROUPS + " --moe-dense-tp-size 8", DEEPSEEK),
+    ),
+    "exchange-not-priced": (
+        vllm(" -dp 8 --enable-expert-parallel --all2all-backend deepep_high_throughput", batch=8),
+        vllm(" -tp 8 --enable-expert-parallel --all2all-backend deepep_high_throughput", batch=8),
     ),
     "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
     # warnings of the estimate
@@ -316,6 +327,74 @@ def test_a_repacked_checkpoint(tmp_path: Path, names: list[str], missing: bool) 
         stated = ServerDeployment(model=str(folder), depth=3)
         found = [trap.id for trap in preflight(stated, "b200", context=131_072).traps]
         assert ("mtp-tensors-missing" in found) is missing
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"), [(name, flag) for name in grammar_names() for flag in load_grammar(name).parallel.unpriced]
+)
+def test_a_flag_that_shares_the_model_otherwise_is_said(engine: str, flag: str) -> None:
+    """And what it states by default says nothing."""
+    known = vocabulary(engine)
+    start, tp8 = {"sglang": (sglang, TP8), "vllm": (vllm, " -tp 8")}[engine]
+    assert flag in known.flags
+    if known.flags[flag].kind == "switch":
+        stated, neutral = f" {flag}", "".join(f" {off}" for off in known.flags[flag].off)
+    else:
+        ranks = known.grammar.parallel.unpriced[flag] == "ranks"
+        stated, neutral = (f" {flag} {value}" for value in ((1, 8) if ranks else (2, 1)))
+    found = looked_at(start(tp8 + stated, DEEPSEEK, batch=8)).traps
+    said = [trap.reason for trap in found if trap.id == "layout-not-priced"]
+    assert said == [f"{flag} changes how GPUs share the model: figures are without it"]
+    assert "layout-not-priced" not in ids(start(tp8 + neutral, DEEPSEEK, batch=8))
+
+
+@pytest.mark.parametrize(
+    ("served", "instead"),
+    [
+        (sglang(TP8 + " --moe-a2a-backend mooncake", DEEPSEEK), "all-reduces"),
+        (sglang(GROUPS + " --moe-a2a-backend mooncake", DEEPSEEK, batch=8), "all-gathers and reduce-scatters"),
+    ],
+)
+def test_what_figures_have_in_place_of_an_exchange_is_said(served: Deployed, instead: str) -> None:
+    said = {trap.id: trap.reason for trap in looked_at(served).traps}
+    assert said["exchange-not-priced"].endswith(f": figures are with {instead}")
+    assert "cache-not-priced" not in said
+
+
+@pytest.mark.parametrize(
+    ("served", "fix"),
+    [
+        (vllm(" -dp 8 --max-num-seqs 4", batch=64), "--max-num-seqs 8"),
+        (vllm(" -dp 8 --max-num-seqs 4", batch=60), "--max-num-seqs 8"),
+        (vllm(" -tp 8 --max-num-seqs 4", batch=64), "--max-num-seqs 64"),
+        (sglang(" --dp 8 --max-running-requests 4", batch=64), "--max-running-requests 8"),
+        (sglang(GROUPS + " --max-running-requests 32", batch=64), "--max-running-requests 64"),
+        (sglang(GROUPS + " --max-running-requests 32", batch=60), "--max-running-requests 64"),
+    ],
+)
+def test_running_sequences_are_counted_as_the_flag_counts_them(served: Deployed, fix: str) -> None:
+    """vLLM's flag and SGLang's replicas count one engine's sequences; SGLang counts all that share experts."""
+    short = replace(served, context=4096)
+    trap = next(trap for trap in looked_at(short).traps if trap.id == "batch-over-running")
+    assert trap.fix == fix
+    flag, stated = fix.split()
+    mended = replace(short, command=re.sub(rf"{flag} \d+", f"{flag} {stated}", short.command))
+    assert "batch-over-running" not in ids(mended)
+
+
+@pytest.mark.parametrize("more", [GROUPS, GROUPS + " --ep 8", TP8])
+def test_a_pool_is_that_of_one_group(more: str) -> None:
+    """Groups of ranks cache their own sequences: an engine logs the pool of one, and bytes per token are one GPU's."""
+    served = sglang(more, DEEPSEEK, context=32_768, batch=64)
+    found = looked_at(served)
+    held, group_batch = found.estimate.memory["base"], found.estimate.work.group_batch
+    pool = int(held.max_context * group_batch)
+    exact = replace(served, asked={"batch": 64, "kv_pool_tokens": pool})
+    assert "kv-pool-differs" not in ids(exact)
+    half = looked_at(replace(served, asked={"batch": 64, "kv_pool_tokens": pool // 2}))
+    trap = next(trap for trap in half.traps if trap.id == "kv-pool-differs")
+    assert "(50% of it)" in trap.reason
+    assert f" {float(held.kv_bytes / (32_768 * group_batch)):,.0f} expected per GPU" in trap.fix
 
 
 def test_an_eagle_head_makes_the_window_its_own() -> None:

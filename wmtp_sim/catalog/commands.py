@@ -33,6 +33,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", ")", "}"})
 #: A redirection that is written without a space.
 _REDIRECTION = re.compile(r"\d?>{1,2}(&?\d|[^=].*)|&>{1,2}.*")
+#: What a shell would put other words in place of, somewhere in a word; and what it would put several in place of.
+_EXPANDED = re.compile(r"\$[A-Za-z_{(0-9@*]|`")
+_SEVERAL = re.compile(r"\$\{?[@*]|\$\{\w+\[[@*]\]")
 #: Commands that say words and start nothing.
 _SAYING = frozenset({"echo", "printf", ":", "alias"})
 #: A file's name, after what would run it.
@@ -59,6 +62,11 @@ class Command:
     @property
     def engine(self) -> Engine:
         return self.known.engine
+
+    @property
+    def unpriced(self) -> dict[str, str]:
+        """Fields whose word this project has none for, each with what is said of it."""
+        return dict(_unpriced(self.known, self.line))
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -104,6 +112,8 @@ def _of_words(words: list[str], engine: str | Engine | None, otherwise: str) -> 
     name, start, end = found[0]
     known = vocabulary(_agreeing(name, engine))
     stop = next((at for at, word in enumerate(words[end:], end) if _leaves(word)), len(words))
+    for word in filter(_SEVERAL.match, words[end:stop]):
+        raise _hidden(word)
     line = read_line(known, words[end:stop], words[end - 1])
     return Command(_deployment(known, line), known, line, (*words[:start], *words[stop:]))
 
@@ -277,6 +287,7 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
         value = _first(known, line, name)
         if value is not None:
             stated[name] = value
+    line.unpriced += [words for _, words in _unpriced(known, line)]
     _refuse_variables(known, line)
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
@@ -293,30 +304,53 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
 
 
 def _refuse_variables(known: Vocabulary, line: Line) -> None:
-    """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known."""
+    """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known,
+    and where one stands in place of flags."""
     deciding = {flag.partition(".")[0] for flags in known.grammar.fields.values() for flag in flags}
     for name, word in line.variables:
         if name in deciding:
             raise InputError("--from-command", f"{name} is {word[:60]}, which is not expanded here", "write its value")
+    for words in line.unknown:
+        if _EXPANDED.search(re.split(r"[ =]", words, maxsplit=1)[0]):
+            raise _hidden(words)
+
+
+def _hidden(word: str) -> InputError:
+    return InputError("--from-command", f"{word[:60]} is not expanded here", "write the flags that it stands for")
 
 
 def _first(known: Vocabulary, line: Line, name: str) -> Any:
-    found = [line.value(flag) for flag in known.flags_of(name)]
-    value = next((each for each in found if each is not None), None)
-    table = known.grammar.words.get(name.removeprefix("draft_"))
-    if not isinstance(value, str) or table is None or name.endswith("quantization"):
+    """What a line states of a field, in our words; None where it is the engine's default, or no word of ours."""
+    value, table = _stated(known, line, name), _table(known, name)
+    if not isinstance(value, str) or table is None:
         return value
-    word = value.upper() if name == "method" and value.upper() in table else value
-    if word in table:
-        return table[word] or None
     if name == "method":
-        return "other"
-    line.unpriced.append(f"{known.grammar.fields[name][0]} {value[:40]!r}: {_ours(table)} are")
-    return None
+        word = value.upper() if value.upper() in table else value
+        return table.get(word, "other") or None
+    return table.get(value) or None
+
+
+def _stated(known: Vocabulary, line: Line, name: str) -> Any:
+    found = (line.value(flag) for flag in known.flags_of(name))
+    return next((each for each in found if each is not None), None)
+
+
+def _table(known: Vocabulary, name: str) -> dict[str, str] | None:
+    """The engine's words for a field, and ours; None where its words are kept as they are."""
+    return None if name.endswith("quantization") else known.grammar.words.get(name.removeprefix("draft_"))
+
+
+def _unpriced(known: Vocabulary, line: Line) -> Iterator[tuple[str, str]]:
+    """Fields that hold a word of the engine which we have none for, each with what is said of it."""
+    for name, flags in known.grammar.fields.items():
+        value, table = _stated(known, line, name), _table(known, name)
+        if name != "method" and table is not None and isinstance(value, str) and value not in table:
+            yield name, f"{flags[0]} {value[:40]!r} ({_ours(table)} priced)"
 
 
 def _ours(table: dict[str, str]) -> str:
-    return " and ".join(sorted({word for word in table.values() if word}))
+    words = sorted({word for word in table.values() if word})
+    return f"{' and '.join(words)} {'is' if len(words) == 1 else 'are'}"
 
 
 def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
@@ -327,7 +361,7 @@ def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
     rules, groups = known.grammar.parallel, stated.pop("attention_dp", 1)
     if groups > 1:
         if stated.get("dp", 1) > 1:
-            line.unpriced.append(f"{stated['dp']} replicas beside attention data parallelism: one of them is")
+            raise InputError("--from-command", _both_sizes(known, stated["dp"], groups), "drop one of the two")
         stated |= {"dp": groups, "dp_attention": True}
     tp, dp = stated.get("tp", 1), stated.get("dp", 1)
     joined = dp > 1 and (rules.shares_experts or bool(stated.get("dp_attention")))
@@ -345,6 +379,11 @@ def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
     if stated.get("ep", 1) < ranks or (not joined and rules.shares_experts):
         stated.pop("all_to_all", None)  # rows are sent between groups that hold whole experts, or nowhere
     stated |= {"tp": tp, "dp": dp, "dp_attention": joined}
+
+
+def _both_sizes(known: Vocabulary, dp: int, groups: int) -> str:
+    replicas, attention = (known.grammar.fields[name][0] for name in ("dp", "attention_dp"))
+    return f"states {replicas} {dp} and {attention} {groups}, which {known.grammar.engine} refuses together"
 
 
 def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:

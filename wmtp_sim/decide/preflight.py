@@ -52,7 +52,8 @@ class Case:
         flags: every flag of the command as read, by its own name; empty where options were given instead.
         aside: words around the command, environment variables among them.
         unknown: words that no flag explains, each with a hint.
-        refused, unpriced: what the engine refuses, and what is not priced here, in words.
+        refused: what the engine refuses, in words.
+        unpriced: fields of the deployment that hold a word of the engine which is not priced here, and that word.
         checkpoint: tensors in the checkpoint's index, and how many of them are a draft head's; None where not known.
         unpriced_drafter: why the drafter is not priced; empty where it is.
         kv_pool_tokens: what the engine logged as its KV pool.
@@ -70,7 +71,7 @@ class Case:
     aside: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
-    unpriced: tuple[str, ...] = ()
+    unpriced: dict[str, str] = field(default_factory=dict)
     checkpoint: tuple[int, int] | None = None
     unpriced_drafter: str = ""
     kv_pool_tokens: int | None = None
@@ -164,8 +165,24 @@ def _flag_refused(case: Case) -> Iterator[Words]:
 
 
 def _cache_not_priced(case: Case) -> Iterator[Words]:
-    for problem in case.unpriced:
-        yield {"problem": problem}
+    for name in ("kv", "draft_kv"):
+        if name in case.unpriced:
+            yield {"problem": case.unpriced[name]}
+
+
+def _exchange_not_priced(case: Case) -> Iterator[Words]:
+    served, rules = case.deployment, case.grammar.parallel
+    whole = served.ep >= served.ranks and served.dp_attention  # else vLLM sends no rows
+    if "all_to_all" in case.unpriced and (whole or not rules.shares_experts):
+        instead = "all-gathers and reduce-scatters" if served.dp_attention else "all-reduces"
+        yield {"problem": case.unpriced["all_to_all"], "instead": instead}
+
+
+def _layout_not_priced(case: Case) -> Iterator[Words]:
+    for flag, neutral in case.grammar.parallel.unpriced.items():
+        plain = case.deployment.ranks if neutral == "ranks" else neutral
+        if case.flags.get(flag, plain) != plain:
+            yield {"flag": flag}
 
 
 def _speculation_unused(case: Case) -> Iterator[Words]:
@@ -359,7 +376,14 @@ def _draft_length_short(case: Case) -> Iterator[Words]:
 def _batch_over_running(case: Case) -> Iterator[Words]:
     batch, most = int(case.estimate.work.batch), case.deployment.max_running
     if most is not None and batch > most:
-        yield {"batch": batch, "most": most, "flag": case.flag("max_running")}
+        yield {"batch": batch, "most": most, "flag": case.flag("max_running"), "counted": _counted(case)}
+
+
+def _counted(case: Case) -> int:
+    """What the flag for running sequences must say to run all that are asked about: of all groups, or of one."""
+    fullest, served = int(case.estimate.work.group_batch), case.deployment
+    joined = served.dp_attention and case.grammar.parallel.counts_groups
+    return fullest * served.dp if joined else fullest
 
 
 def _running_requests_capped(case: Case) -> Iterator[Words]:
@@ -375,7 +399,7 @@ def _hybrid_memory_ratio(case: Case) -> Iterator[Words]:
 
 def _kv_pool_differs(case: Case) -> Iterator[Words]:
     logged = case.kv_pool_tokens
-    batch = float(case.estimate.work.batch)
+    batch = float(case.estimate.work.group_batch)  # each group of ranks has a pool of its own, and logs that
     expected = float(case.memory.max_context) * batch
     if logged is None or not np.isfinite(expected) or expected <= 0:
         return
@@ -467,6 +491,8 @@ CHECKS: dict[str, Check] = {
         _adaptive_idle,
         _tree_not_priced,
         _drafter_not_priced,
+        _layout_not_priced,
+        _exchange_not_priced,
         _cache_not_priced,
     )
 }

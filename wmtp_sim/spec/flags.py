@@ -106,11 +106,14 @@ class Parallel(Spec):
             else for one of them.
         shares_experts: whether data-parallel groups share experts unasked.
         whole_by_all_to_all: whether a way to send rows to their experts deals whole experts to all ranks by itself.
+        unpriced: flags that change how GPUs share a model and that nothing here prices, each with the value that
+            changes nothing; ``ranks`` is the number of ranks.
     """
 
     counts_groups: bool = False
     shares_experts: bool = False
     whole_by_all_to_all: bool = False
+    unpriced: dict[str, bool | int | Literal["ranks"]] = Field(default_factory=dict)
 
 
 class Grammar(Spec):
@@ -165,6 +168,9 @@ class Grammar(Spec):
         for name in self.by_batch.names if self.by_batch else ():
             if name not in self.flags:
                 raise ValueError(f"by_batch names {name!r}, which flags lack")
+        for name in self.parallel.unpriced:
+            if name not in self.flags:
+                raise ValueError(f"parallel.unpriced names {name!r}, which flags lack")
         return self
 
     def reaches(self, release: str, since: str) -> bool:
