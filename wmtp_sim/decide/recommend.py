@@ -25,7 +25,7 @@ CONTEXTS, BATCHES = (128, 2**24), (1, 1024)
 #: The rates' factor as a whole number: it is found to the 2**-40th.
 UNIT = 2**40
 #: Factors that are looked at on either side, and contexts or batches at most, before a change is narrowed down. There
-#: are as many batches: all of them are looked at, unless `PRICED` ends the search sooner. Contexts are 1 % apart at most.
+#: are as many batches: all are looked at, unless `PRICED` ends the search sooner. Contexts are 1 % apart at most.
 FACTORS, SAMPLES = 401, 1200
 #: Options times cells that are priced along one side of an axis at most, and at once: what keeps a search in time and
 #: in memory.
