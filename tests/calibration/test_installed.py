@@ -373,7 +373,7 @@ def test_the_command_measures_packages_on_a_gpu_only() -> None:
 
 
 def test_the_command_passes_packages_on(packages: None) -> None:
-    points = command._points(calibrate, SimpleNamespace(type="cuda"), ["llama-3.2-1b"], True, ["flashinfer"])
+    points = command._points(calibrate, torch.device("cuda"), ["llama-3.2-1b"], True, ["flashinfer"])
     assert "flashinfer" in {p.variant for p in points}
 
 

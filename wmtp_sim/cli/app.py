@@ -80,7 +80,7 @@ def estimate(
     depth: Annotated[str, typer.Option(help="Tokens drafted per step: 6 or 0:12. 0 is no speculation.")] = "3",
     window: Window = "4032",
     sink: Sink = "64",
-    batch: Annotated[str, typer.Option(help="Sequences decoded together: 8 or 1:64 (doubling).")] = "1",
+    batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together: 8 or 1:64 (doubling).")] = "1",
     accept_length: Annotated[
         float | None,
         typer.Option(help="Mean tokens per step, bonus included (SGLang accept len).", rich_help_panel=ACCEPTANCE),

@@ -59,7 +59,7 @@ def breakeven(
         str, typer.Option(help="Recent tokens that a windowed draft attends: a list, or 1K:16K (doubling).")
     ] = "256,512,1K,2K,4032,8K,16K",
     sink: Sink = "64",
-    batch: Annotated[str, typer.Option(help="Sequences decoded together: 1:64 (doubling).")] = "1:64",
+    batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together: 1:64 (doubling).")] = "1:64",
     at: Annotated[
         list[str] | None,
         typer.Option(help="The point that the page opens at: depth=6,context=1M.", metavar="AXIS=VALUE"),

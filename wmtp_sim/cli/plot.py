@@ -54,7 +54,7 @@ def plot_roofline(
     policy: Annotated[str, typer.Option(help="Whose step beside the base step: native, flag or ring.")] = "native",
     window: Window = "4032",
     sink: Sink = "64",
-    batch: Annotated[str, typer.Option(help="Sequences decoded together.")] = "1",
+    batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
     engine: EngineName = "sglang",
     engine_set: EngineSet = None,
     drafter: DrafterName = "mtp",

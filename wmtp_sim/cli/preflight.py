@@ -41,7 +41,7 @@ def preflight(
     ] = None,
     engine_set: EngineSet = None,
     context: Annotated[str | None, typer.Option(help="Tokens asked about; the longest served otherwise.")] = None,
-    batch: Annotated[str, typer.Option(help="Sequences decoded together.")] = "1",
+    batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
     depth: Annotated[
         str | None, typer.Option(help="Tokens drafted per step; 0 is no speculation. Otherwise 3.")
     ] = None,

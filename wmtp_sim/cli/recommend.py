@@ -43,7 +43,8 @@ def recommend(
         str, typer.Option(help="Committed tokens: the median, or with shares of tokens: 8K:0.5,64K:0.3,256K:0.2.")
     ],
     batch: Annotated[
-        str, typer.Option(help="Sequences decoded together: 8, 1:64 (doubling) or with shares: 1:0.7,8:0.3.")
+        str,
+        typer.Option(help="Sequences that all GPUs decode together: 8, 1:64 or with shares: 1:0.7,8:0.3."),
     ] = "1",
     depth: Annotated[
         str | None, typer.Option(help="Depths to choose from: 1:8, or as deep as the rates go.", show_default=False)
