@@ -136,8 +136,7 @@ def test_a_line_that_would_start_another_layout_is_not_printed(
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
-@pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("dp", [1, 4])
+@pytest.mark.parametrize(("tp", "dp"), [(1, 4), (2, 1), (2, 4)])
 @pytest.mark.parametrize("more", [(), ("--expert-parallel",), ("--expert-parallel", "--all-to-all")])
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_line_starts_the_layout_that_was_priced(

@@ -15,6 +15,14 @@ from wmtp_sim.catalog.commands import read_command
 from wmtp_sim.preflight import preflight
 from wmtp_sim.units import milliseconds
 
+
+@pytest.fixture
+def choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would change a choice, which takes longest to find, is not looked for where a test does not ask."""
+    for name in ("thresholds", "standing"):
+        monkeypatch.setattr(f"wmtp_sim.decide.recommend.Recommendation.{name}", ())
+
+
 MIXED = ("recommend", "qwen3.5-35b-a3b", "--gpu", "h200", "--context", "8K:0.5,64K:0.3,128K:0.2", "--batch", "1,4")
 
 
@@ -54,6 +62,7 @@ def test_without_an_acceptance_there_are_needs_and_no_choice(run: Run) -> None:
     assert "Break-even over the mix needs" in run(*MIXED).out
 
 
+@pytest.mark.usefixtures("choice_alone")
 @pytest.mark.parametrize("slo", [3, 5, 6, 8])
 def test_a_target_is_judged_at_both_ends(run: Run, slo: float) -> None:
     """The words are those of the document's figures, and what `--slo-certain` is said to choose it chooses."""
@@ -109,6 +118,7 @@ def test_a_table_is_written(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("choice_alone")
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_depths_by_batch_in_the_engines_words(run: Run, tmp_path: Path, engine: str) -> None:
     """The file and the line say what `by_batch` of the table says, with the draft KV of the table."""
@@ -261,6 +271,7 @@ def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ..
     assert words in refused("recommend", *flags, "--gpu", "h200", "--context", "64K")
 
 
+@pytest.mark.usefixtures("choice_alone")
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
@@ -286,6 +297,7 @@ def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ..
     assert "launch line (" not in words
 
 
+@pytest.mark.usefixtures("choice_alone")
 def test_weights_that_a_flag_converts_are_said(run: Run) -> None:
     asked = ("recommend", "qwen3.5-27b", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--json")
     stated = run(*asked, "--weights", "fp8").document
@@ -300,6 +312,7 @@ def test_nothing_chosen_is_nothing_to_start(run: Run) -> None:
     assert document["launch"] is document["launch_unsaid"] is None
 
 
+@pytest.mark.usefixtures("choice_alone")
 @pytest.mark.parametrize(
     ("gpu", "context", "backend"),
     [("h200", "1M", "fa3"), ("b200", "1M", "trtllm_mha"), ("mi300x", "1M", "aiter"), ("h200", "2K", "fa3")],
@@ -326,6 +339,7 @@ def test_what_a_window_may_cost(run: Run) -> None:
     assert "The window is worth" not in run(*asked, "--accept-length", "4.5", "--windowed-accept-length", "4.4").out
 
 
+@pytest.mark.usefixtures("choice_alone")
 def test_a_command_is_priced_as_it_is_started(run: Run) -> None:
     """Conversion of weights and the share of memory count; a draft backend that ignores windows is not kept."""
     command = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,15 @@ def named(row: dict) -> str:
 
 
 def predicted(row: dict):
-    changes = (*FA3, OWN_LM_HEAD) if row["layout"] == "dp-lm" else FA3
-    engine, sizes = load_engine("sglang@0.5.23", changes), {name: row[name] for name in ("context", "depth", "batch")}
-    found = wmtp_sim.estimate(MODEL, "h200", **sizes, engine=engine, kv="bf16", **LAYOUTS[row["layout"]])
-    return found.steps["native"] if row["depth"] else found.base_step
+    return _predicted(row["layout"], row["context"], row["depth"], row["batch"])
+
+
+@cache
+def _predicted(layout: str, context: int, depth: int, batch: int):
+    changes = (*FA3, OWN_LM_HEAD) if layout == "dp-lm" else FA3
+    engine, sizes = load_engine("sglang@0.5.23", changes), {"context": context, "depth": depth, "batch": batch}
+    found = wmtp_sim.estimate(MODEL, "h200", **sizes, engine=engine, kv="bf16", **LAYOUTS[layout])
+    return found.steps["native"] if depth else found.base_step
 
 
 def kernels_ms(row: dict) -> float:
