@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wmtp_sim.catalog.drafters import load_drafter
-from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.engines import BACKEND_FLAG, load_engine, with_backends
 from wmtp_sim.catalog.field import read_field
 from wmtp_sim.catalog.field_mapping import Deployment, read_mapping
 from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
+from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.field import FieldComparison, compare_field
 from wmtp_sim.decide.options import OptionSpace
@@ -48,6 +49,7 @@ def estimate(
     sink: ArrayLike = PAPER_SINK,
     batch: ArrayLike = 1,
     engine: str | Engine = "sglang",
+    attention_backend: str | None = None,
     accept_length: ArrayLike | None = None,
     windowed_accept_length: ArrayLike | None = None,
     conditional: ArrayLike | None = None,
@@ -78,6 +80,8 @@ def estimate(
         context, depth, window, sink, batch: numbers, or arrays that broadcast (see `open_grid`), in tokens and
             sequences. depth 0 is the base step alone.
         engine: ``ideal``, ``sglang``, ``vllm``, or an engine file.
+        attention_backend: the engine's own word, for every pass or by pass (``base=fa3,verify=triton,draft=triton``);
+            what the release picks on the GPU otherwise.
         accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token, rates per
             position (last axis), or one constant conditional rate.
         windowed_accept_length: tokens per step of windowed drafts; the same acceptance as native ones otherwise.
@@ -107,6 +111,7 @@ def estimate(
     target = target.model_copy(update={"precision": precision})
     cache = kv or target.precision.kv
     chosen = load_engine(engine) if isinstance(engine, str) else engine
+    chosen = chosen if attention_backend is None else with_backends(chosen, attention_backend)
     layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp)
     work = Workload(
         context,  # type: ignore[arg-type]
@@ -139,7 +144,7 @@ def estimate(
     if drafts is not None:
         check_ranks(layout.for_draft(drafts.kind), drafts.name, drafts.blocks)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    return Estimate(
+    found = Estimate(
         model=target,
         engine=chosen,
         machine=Machine(device, _profile(chosen, device, profile)),
@@ -148,6 +153,17 @@ def estimate(
         acceptance=acceptance,
         windowed_acceptance=windowed,
     )
+    if attention_backend is not None:
+        _refuse_idle_backends(found)
+    return found
+
+
+def _refuse_idle_backends(found: Estimate) -> None:
+    """Raises `InputError` for a stated backend that does not run on the GPU, over the cache, or for the layers."""
+    for use in unserved(found):
+        there = found.engine.backends_on(found.machine.gpu, use.kv_bytes, use.sinks)
+        instead = f"one of {', '.join(there)}" if there else "another engine"
+        raise InputError(BACKEND_FLAG, f"{use.backend} {use.why(found.machine.gpu)}", instead)
 
 
 def layout_of(
@@ -352,7 +368,8 @@ def validate_field() -> FieldComparison:
             context=stated.context,
             depth=stated.depth or 0,
             batch=stated.batch,
-            engine=engine.with_attention(stated.attention) if stated.attention else engine,
+            engine=engine,
+            attention_backend=stated.attention,
             drafter=stated.drafter or "none",
             weights=stated.weights,
             head_weights=stated.head_weights,

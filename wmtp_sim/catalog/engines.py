@@ -16,11 +16,14 @@ from typing import Any
 
 from wmtp_sim.catalog.toml_files import read_toml, validated
 from wmtp_sim.errors import InputError
-from wmtp_sim.spec.engine import TITLES, AttentionKernel, Engine, lies_under, source_among
+from wmtp_sim.spec.engine import TITLES, AttentionKernel, Engine, Phase, lies_under, names_of, quoted, source_among
 
 SCHEMA = "wmtp-engine/2"
 #: How many definitions may extend one another.
 DEEPEST = 4
+#: The passes that a choice of attention backends names, and the phases that follow each.
+BACKEND_FLAG = "--attention-backend"
+BACKEND_OF: dict[str, tuple[Phase, ...]] = {"base": ("base",), "verify": ("verify",), "draft": ("draft", "extend")}
 
 
 def _folder() -> Path:
@@ -56,6 +59,38 @@ def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
         stated = ", ".join(change[:60] for change in changes)
         document["version"] = f"{document.get('version', '')} with {stated}".strip()
     return validated(document, Engine, "--engine-set" if changes else str(path))
+
+
+def with_backends(engine: Engine, stated: str) -> Engine:
+    """An engine with attention backends chosen by hand, in its own words, whose case does not matter.
+
+    ``triton`` is for every pass; ``base=fa3,verify=triton,draft=flashinfer`` for those named, the others keep the
+    release's own.
+
+    Raises:
+        InputError: ``--attention-backend``, for a pass or a backend that the engine does not have.
+    """
+    parts = [part.strip().partition("=") for part in stated.split(",")]
+    if len(parts) == 1 and not parts[0][1]:
+        named = dict.fromkeys(BACKEND_OF, stated)
+    else:
+        named = {name.strip(): word for name, _, word in parts}
+    for name in named:
+        if name not in BACKEND_OF:
+            hint = f"one word for all, or of {', '.join(BACKEND_OF)}: base=triton,draft=flashinfer"
+            raise InputError(BACKEND_FLAG, f"{name[:40]!r} is no pass", hint)
+    return engine.with_attention({p: _backend(engine, word) for name, word in named.items() for p in BACKEND_OF[name]})
+
+
+def _backend(engine: Engine, word: str) -> str:
+    """A backend by the engine's own word. Raises `InputError` naming those that there are."""
+    known = {name.lower(): name for name in reversed(engine.backend_names)}
+    found = known.get(word.strip().lower())
+    if found is None:
+        release = f"{engine.name} {engine.version}"
+        names = ", ".join(engine.attention_backends) or ", ".join(engine.attention_kernels)
+        raise InputError(BACKEND_FLAG, f"{word.strip()[:40]!r} is no backend of {release} here", f"one of {names}")
+    return found
 
 
 @cache
@@ -119,7 +154,7 @@ def _paths(value: Any, path: str) -> list[str]:
     """The paths of the values in a table; a list is one value, for it replaces the other list as a whole."""
     if not isinstance(value, dict):
         return [path]
-    return [found for name, inner in value.items() for found in _paths(inner, f"{path}.{name}")]
+    return [found for name, inner in value.items() for found in _paths(inner, f"{path}.{quoted(name)}")]
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +171,7 @@ def _apply(document: dict[str, Any], change: str) -> None:
     path, equals, text = change.partition("=")
     if not equals or not path.strip():
         raise InputError("--engine-set", f"{change[:60]!r} is no change", "for example host.step_s=0.001")
-    names = [name.strip().strip('"') for name in path.split(".")]
+    names = names_of(path)
     value = _value(text.strip())
     if names[0] == "attention" and len(names) == 2 and names[1] in AttentionKernel.model_fields:
         for name, kernel in document.get("attention_kernels", {}).items():
@@ -152,7 +187,7 @@ def _apply(document: dict[str, Any], change: str) -> None:
     if not names[-1] or names[0] not in Engine.model_fields or isinstance(table, list):
         raise InputError("--engine-set", f"{path[:60]!r} is not a value of an engine", _tables(document))
     table[names[-1]] = value
-    _say_whose(document, ".".join(names))
+    _say_whose(document, ".".join(map(quoted, names)))
 
 
 def _entry(table: Any, name: str, path: str, document: dict[str, Any]) -> Any:

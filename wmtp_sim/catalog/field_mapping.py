@@ -18,7 +18,6 @@ from wmtp_sim.catalog.models import load_model, model_names
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.base import Spec
-from wmtp_sim.spec.engine import AttentionChoice
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.precision import FORMATS, GroupFormats, Precision, WeightGroup
 
@@ -64,7 +63,6 @@ class Mapping(Spec):
     fitted_on: tuple[str, ...] = ()
     engines: dict[str, str]
     versions: dict[str, dict[str, str]]
-    attention_backends: dict[str, dict[str, AttentionChoice]]
     models: dict[str, str]
     checkpoints: tuple[_Checkpoint, ...]
     weights: dict[str, _Weights]
@@ -77,13 +75,13 @@ class Mapping(Spec):
 @dataclass(frozen=True)
 class Deployment:
     """A row in `estimate`'s words. ``depth`` and ``drafter`` are None where only the base step can be priced, and
-    ``attention`` where the row leaves the backends to the engine.
+    ``attention`` where the row leaves the backend to the engine.
     """
 
     model: Model
     gpu: str
     engine: str
-    attention: AttentionChoice | None
+    attention: str | None
     weights: str | None
     head_weights: str | None
     draft_weights: str | None
@@ -158,7 +156,7 @@ def _base(row: FieldRow, mapping: Mapping) -> Deployment:
         model=model,
         gpu=gpu,
         engine=engine,
-        attention=_attention(row, mapping),
+        attention=_attention(row, engine),
         weights=None if formats is None else formats.weights,
         head_weights=None if formats is None else formats.head_weights,
         draft_weights=None if formats is None else formats.draft_weights,
@@ -185,14 +183,11 @@ def _engine(row: FieldRow, mapping: Mapping) -> str | None:
     return releases.get(row.engine_version or "", mapping.engines.get(row.engine or ""))
 
 
-def _attention(row: FieldRow, mapping: Mapping) -> AttentionChoice | None:
-    """The kernels of the backend that a row states; None where it states none."""
-    if row.attention_backend is None:
-        return None
-    found = mapping.attention_backends.get(row.engine or "", {}).get(row.attention_backend)
-    if found is None:
+def _attention(row: FieldRow, engine: str) -> str | None:
+    """The backend that a row states, in its engine's own word; None where it states none."""
+    if row.attention_backend is not None and row.attention_backend not in load_engine(engine).attention_backends:
         raise _Unmapped("attention backend not in the catalogue", row.attention_backend)
-    return found
+    return row.attention_backend
 
 
 @cache

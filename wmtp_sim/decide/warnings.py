@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe
 from wmtp_sim.units import about_tokens
@@ -111,6 +112,7 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
         yield from _window(estimate)
         yield from _drafter(estimate)
     yield from _layout(estimate)
+    yield from _backends(estimate)
     yield from _pricing(estimate)
 
 
@@ -221,6 +223,15 @@ def _drafter(estimate: Estimate) -> Iterator[Finding]:
         reused = f"{one_each} and reused beyond; {priced}"
         yield Finding("separate-heads", reused, depth > copies)
         yield Finding("separate-heads", f"{one_each}; {priced}", depth <= copies, everywhere=True, among=depth > 0)
+
+
+def _backends(estimate: Estimate) -> Iterator[Finding]:
+    engine, gpu = estimate.engine, estimate.machine.gpu
+    for use in unserved(estimate)[:1]:
+        text = (
+            f"{engine.name} {engine.version} is not known to run on {gpu.name}: priced with {use.backend}, which {{}}"
+        )
+        yield Finding("backend-not-on-gpu", text.format(use.why(gpu)))
 
 
 def _layout(estimate: Estimate) -> Iterator[Finding]:

@@ -122,14 +122,21 @@ class Machine:
     def _legs(self, operation: Operation, kernel: KernelModel) -> dict[str, Array]:
         """Seconds of one execution if only one thing limited it."""
         moved = operation.bytes + operation.kv * (operation.rereads - 1.0)
-        serial = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
         return {
             "memory": moved / (self.peak_bandwidth(operation) * kernel.bandwidth),
-            "few CTAs": serial,
+            "few CTAs": self._busiest_block(operation, kernel),
             "math": operation.flops * operation.padding / (self.peak_rate(operation) * kernel.compute),
             "latency": operation.launches * kernel.floor_s,
             "turns": operation.turns * self.profile.turn_s,
         }
+
+    def _busiest_block(self, operation: Operation, kernel: KernelModel) -> Array:
+        """Seconds of the block that works longest by itself: it cannot use more than one multiprocessor's share."""
+        streamed = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
+        if kernel.cta_compute is None or self.gpu.sm_count is None:
+            return streamed
+        rate = kernel.cta_compute * self.peak_rate(operation) / self.gpu.sm_count
+        return np.maximum(streamed, operation.serial_flops / rate)
 
     def peak_bandwidth(self, operation: Operation) -> float:
         """Bytes per second that carry an operation at best: the memory's, or one link direction for a collective."""

@@ -28,6 +28,7 @@ class KernelModel(Spec):
         bandwidth: attainable share of the datasheet's memory bandwidth.
         compute: attainable share of the datasheet's dense FLOP peak.
         cta_bytes_per_s: what one thread block can stream; few blocks cannot fill the memory system (Little's law).
+        cta_compute: attainable share of one multiprocessor's dense FLOP peak for a block that has it to itself.
         measured: what was measured of the class, geometry by geometry, over that form.
         spread: factor between model and truth that 90 % of cases stay within, either way, at measured geometries.
         spread_elsewhere: the same at geometries that were not measured; None where the class has one for all.
@@ -42,6 +43,7 @@ class KernelModel(Spec):
     bandwidth: Efficiency
     compute: Efficiency
     cta_bytes_per_s: float | None = Field(default=None, gt=0)
+    cta_compute: Efficiency | None = None
     measured: Measured | None = None
     spread: float = Field(ge=1, le=10)
     spread_elsewhere: float | None = Field(default=None, ge=1, le=10)

@@ -14,7 +14,7 @@ from rich.text import Text
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
-from wmtp_sim.spec.engine import TITLES, Engine
+from wmtp_sim.spec.engine import TITLES, Engine, quoted
 from wmtp_sim.spec.model import Block, Mixer, Model
 from wmtp_sim.units import gigabytes, tokens
 from wmtp_sim.work.cache import (
@@ -209,7 +209,7 @@ def engine_values(engine: Engine) -> list[tuple[str, str, str]]:
 
 def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
-        path = f"{above}{name}"
+        path = f"{above}{quoted(name)}"
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{path}.")
         elif isinstance(value, tuple | list) and value and isinstance(value[0], dict):

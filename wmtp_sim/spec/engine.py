@@ -7,15 +7,18 @@ it comes from; a source begins with its grade, one of `GRADES`.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, get_args
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
+from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.parallel import Layout
-from wmtp_sim.spec.precision import FORMATS, MathDtype, WeightGroup
+from wmtp_sim.spec.precision import FORMATS, KV_BYTES, MathDtype, WeightGroup
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 #: How a value is known: measured by us or from a published trace, read in the release's code or documents, fitted to
@@ -50,6 +53,7 @@ class AttentionKernel(Spec):
         max_splits: thread blocks along the context per stream; 0 lets the kernel fill the GPU.
         tile_tokens: fewest cached tokens per thread block.
         row_tile: query rows are padded to a multiple of this in arithmetic.
+        fp8, sinks: whether it reads caches of 8 bits, and knows sink logits.
         verify_mask_bytes: bytes moved per (verify row x cached token) to build an explicit mask, all passes over it.
     """
 
@@ -57,19 +61,75 @@ class AttentionKernel(Spec):
     max_splits: int = Field(default=0, ge=0)
     tile_tokens: int = Field(default=64, ge=1)
     row_tile: int = Field(default=1, ge=1)
+    fp8: bool = True
+    sinks: bool = True
     verify_mask_bytes: float = Field(default=0, ge=0)
 
 
-class AttentionChoice(Spec):
-    """The kernel that serves each pass; names of ``Engine.attention_kernels``.
+class ServedBy(Spec):
+    """A kernel of an attention backend, and which passes take it; what is not stated fits every pass.
 
-    The draft kernel honours a window where the engine has one that does, so that draft policies compare like with like.
+    Attributes:
+        kernel: a name of ``Engine.attention_kernels``.
+        gpus: GPU architectures or vendors, by the GPU file's words.
+        rows: most query rows of a sequence.
+        blocks: most thread blocks that the pass has before its context is split: sequences x streams x tiles of rows.
+    """
+
+    kernel: str
+    gpus: tuple[str, ...] = ()
+    rows: int | None = Field(default=None, ge=1)
+    blocks: int | None = Field(default=None, ge=1)
+
+    def concerns(self, gpu: Gpu) -> bool:
+        """Whether it runs on a GPU; one that states no vendor is taken as NVIDIA's."""
+        return not self.gpus or gpu.architecture in self.gpus or (gpu.vendor or "nvidia") in self.gpus
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether it takes every pass."""
+        return self.rows is None and self.blocks is None
+
+
+class AttentionChoice(Spec):
+    """The attention backend of each pass: a name of ``Engine.attention_backends``, or a kernel that serves every pass.
+
+    Verify follows base, the draft's passes follow one another, and all follow base where nothing else is stated. The
+    draft's backend honours a window where the engine has one that does, so that draft policies compare like with like.
     """
 
     base: str
     verify: str
-    extend: str
     draft: str
+    extend: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follows(cls, stated: Any) -> Any:
+        if not isinstance(stated, dict) or "base" not in stated:
+            return stated
+        first = {"verify": stated["base"], "draft": stated["base"]} | stated
+        return {"extend": first["draft"]} | first
+
+
+class AttentionDefault(AttentionChoice):
+    """What a release picks on a GPU; for layers with ``sinks`` logits, or over an ``fp8`` cache, where it differs."""
+
+    sinks: AttentionChoice | None = None
+    fp8: AttentionChoice | None = None
+
+    def stating(self, backends: Mapping[Phase, str]) -> AttentionDefault:
+        """The same with the backends of some passes stated, over every cache and for all layers."""
+        changes: dict[str, Any] = {str(phase): backend for phase, backend in backends.items()}
+        special = {"sinks": self.sinks, "fp8": self.fp8}
+        others = {name: choice.model_copy(update=changes) for name, choice in special.items() if choice is not None}
+        return self.model_copy(update=changes | others)
+
+    def over(self, kv_bytes: float, sinks: bool) -> AttentionChoice:
+        """The choice for a cache of such elements, and for layers with sink logits or without."""
+        if sinks and self.sinks is not None:
+            return self.sinks
+        return self.fp8 if self.fp8 is not None and kv_bytes <= KV_BYTES["fp8"] else self
 
 
 class IndexBuild(Spec):
@@ -153,7 +213,8 @@ class Engine(Spec):
 
     Attributes:
         window_policies: draft windows the release can really run; others are priced as what-if and say so.
-        attention: kernels per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
+        attention: attention backends per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
+        attention_backends: what each backend, by the engine's own word, runs: the first entry that fits a pass.
         pad_draft_rows: the rows of a narrow draft pass, all sequences together, are padded to a multiple of depth + 1.
         graph_batches: batches for which graphs are captured: one between them runs padded to the next, its matrix
             products and experts with it. Batches above the last run as they are. Empty: every batch has its graph.
@@ -184,7 +245,8 @@ class Engine(Spec):
     name: str
     version: str
     title: str
-    attention: dict[str, AttentionChoice]
+    attention: dict[str, AttentionDefault]
+    attention_backends: dict[str, tuple[ServedBy, ...]] = Field(default_factory=dict)
     attention_kernels: dict[str, AttentionKernel]
     window_policies: tuple[Literal["flag", "ring"], ...] = ()
     pad_draft_rows: bool = False
@@ -250,13 +312,27 @@ class Engine(Spec):
 
     @model_validator(mode="after")
     def _kernels_exist(self) -> Engine:
+        for backend, entries in self.attention_backends.items():
+            for entry in entries:
+                if entry.kernel not in self.attention_kernels:
+                    where = f"attention_backends.{backend}"
+                    raise ValueError(f"{where} names {entry.kernel!r}, which attention_kernels does not define")
+            if not entries or not entries[-1].serves_all:
+                raise ValueError(f"attention_backends.{backend} needs a last entry that serves every pass")
+        return self
+
+    @model_validator(mode="after")
+    def _backends_exist(self) -> Engine:
         if "default" not in self.attention:
-            raise ValueError("attention lacks default, the kernels for GPUs that it does not name")
-        for architecture, choice in self.attention.items():
-            for phase, name in choice:
-                if name not in self.attention_kernels:
-                    where = f"attention.{architecture}.{phase}"
-                    raise ValueError(f"{where} names {name!r}, which attention_kernels does not define")
+            raise ValueError("attention lacks default, the backends for GPUs that it does not name")
+        for architecture, stated in self.attention.items():
+            choices = {"": stated, ".fp8": stated.fp8, ".sinks": stated.sinks}
+            for where, choice in ((architecture + place, choice) for place, choice in choices.items()):
+                for phase in get_args(Phase) if choice else ():
+                    name = getattr(choice, phase)
+                    if name not in self.backend_names:
+                        problem = "which neither attention_backends nor attention_kernels defines"
+                        raise ValueError(f"attention.{where}.{phase} names {name!r}, {problem}")
         return self
 
     def spread_over(self, gpus: int) -> float:
@@ -292,13 +368,44 @@ class Engine(Spec):
         own = tuple(build for build in builds if architecture in build.architectures)
         return own or tuple(build for build in builds if not build.architectures)
 
-    def with_attention(self, choice: AttentionChoice) -> Engine:
-        """This release with its backends chosen by hand, whatever the GPU."""
-        return self.model_copy(update={"attention": {"default": choice}})
+    @property
+    def backend_names(self) -> tuple[str, ...]:
+        """What may be chosen for a pass: backends, and kernels that serve every pass."""
+        return (*self.attention_backends, *self.attention_kernels)
 
-    def attention_on(self, architecture: str) -> AttentionChoice:
-        """The attention kernels that this release picks on a GPU architecture."""
-        return self.attention.get(architecture) or self.attention["default"]
+    def with_attention(self, stated: Mapping[Phase, str]) -> Engine:
+        """This release with the backends of some passes chosen by hand, whatever the GPU and the cache."""
+        chosen = {name: found.stating(stated) for name, found in self.attention.items()}
+        return self.model_copy(update={"attention": chosen})
+
+    def attention_on(
+        self, architecture: str, kv_bytes: float = KV_BYTES["bf16"], sinks: bool = False
+    ) -> AttentionChoice:
+        """The attention backends that this release picks: by GPU architecture, cache, and whether layers have sinks."""
+        return (self.attention.get(architecture) or self.attention["default"]).over(kv_bytes, sinks)
+
+    def kernels_of(self, backend: str, gpu: Gpu) -> tuple[ServedBy, ...]:
+        """The kernels of a backend on a GPU; a pass takes the first that fits it. All of them where it has none."""
+        return self._running(backend, gpu) or self._entries(backend)
+
+    def _running(self, backend: str, gpu: Gpu) -> tuple[ServedBy, ...]:
+        """The kernels of a backend that run on a GPU, up to the first that takes every pass."""
+        there = [entry for entry in self._entries(backend) if entry.concerns(gpu)]
+        last = next((i for i, entry in enumerate(there) if entry.serves_all), len(there))
+        return tuple(there[: last + 1])
+
+    def _entries(self, backend: str) -> tuple[ServedBy, ...]:
+        return self.attention_backends.get(backend, (ServedBy(kernel=backend),))
+
+    def backends_on(self, gpu: Gpu, kv_bytes: float, sinks: bool) -> tuple[str, ...]:
+        """The backends that run on a GPU, over a cache of such elements, and for layers with sink logits or without."""
+        return tuple(name for name in self.attention_backends if self.runs(name, gpu, kv_bytes, sinks))
+
+    def runs(self, backend: str, gpu: Gpu, kv_bytes: float, sinks: bool) -> bool:
+        """Whether a backend runs on a GPU, over a cache of such elements, for layers with sink logits or without."""
+        kernels = [self.attention_kernels[entry.kernel] for entry in self._running(backend, gpu)]
+        reads = all(kernel.fp8 or kv_bytes > KV_BYTES["fp8"] for kernel in kernels)
+        return bool(kernels) and reads and all(kernel.sinks or not sinks for kernel in kernels)
 
 
 def source_among(sources: dict[str, str], path: str) -> str:
@@ -313,5 +420,15 @@ def lies_under(path: str, table: str) -> bool:
     """Whether a value's path is ``table`` or lies in it: ``*`` there stands for any one name, ``""`` for all."""
     if not table:
         return True
-    known, parts = table.split("."), path.split(".")
+    known, parts = names_of(table), names_of(path)
     return len(known) <= len(parts) and all(a in ("*", b) for a, b in zip(known, parts, strict=False))
+
+
+def names_of(path: str) -> list[str]:
+    """The names of a value's path; one that holds a dot is in quotes, as in TOML: ``attention."RDNA3.5".base``."""
+    return [name.strip().strip('"') for name in re.split(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)', path)]
+
+
+def quoted(name: str) -> str:
+    """A name as a path holds it."""
+    return f'"{name}"' if "." in name else name

@@ -318,3 +318,13 @@ class Model(Spec):
     def layers(self) -> int:
         """Residual layers (each of Nemotron's one-mixer blocks counts as one)."""
         return sum(block.count for block in self.blocks)
+
+
+def has_sinks(blocks: tuple[Block, ...]) -> bool:
+    """Whether any layer's softmax has sink logits, which not every attention kernel knows."""
+    return any(isinstance(mixer, Attention) and mixer.sink_logits for block in blocks for mixer in block.mixers)
+
+
+def has_attention(blocks: tuple[Block, ...]) -> bool:
+    """Whether any layer is grouped-query attention, which an engine's attention backends serve."""
+    return any(isinstance(mixer, Attention) for block in blocks for mixer in block.mixers)

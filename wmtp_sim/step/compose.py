@@ -16,11 +16,12 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.spec.engine import AttentionChoice, AttentionKernel, Engine, Host, Phase
-from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.engine import AttentionKernel, Engine, Host, Phase, ServedBy
+from wmtp_sim.spec.model import Model, has_sinks
 from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import FORMATS
 from wmtp_sim.spec.workload import Workload
@@ -193,7 +194,7 @@ class Composer:
         shape = self._target_pass(rows=1.0, state_writes=1.0)
         layout = shape.layout
         shape = replace(shape, layout=replace(layout, by_reduction=by_reduction and not layout.all_to_all))
-        yield from self._served(self._attention.base, target_forward(self.model, shape), shape.layout)
+        yield from self._served("base", target_forward(self.model, shape), shape)
         yield from self._index("base", self.work.context, lists=1.0)
 
     def _base_sampling(self) -> Iterator[Operation]:
@@ -207,7 +208,7 @@ class Composer:
         if self.engine.pad_draft_rows:
             shape = replace(shape, row_multiple=work.depth + 1.0)
         forward = draft_forward(head, shape, work.group_batch)
-        for operation in self._served(self._attention.draft, forward, shape.layout):
+        for operation in self._served("draft", forward, shape):
             if not (head.shares_index_across_steps and operation.kernel == "index_scan"):
                 yield operation.times(passes)
         for operation in self._index("draft", committed, lists=passes):
@@ -217,9 +218,10 @@ class Composer:
         """The target over depth + 1 rows; every row leaves a snapshot of the recurrent states."""
         rows = self.work.depth + 1.0
         shape = self._target_pass(rows, state_writes=rows * self.engine.state.writes_per_row)
-        yield from self._served(self._attention.verify, target_forward(self.model, shape), shape.layout)
+        yield from self._served("verify", target_forward(self.model, shape), shape)
         yield from self._index("verify", self.work.context, lists=1.0)
-        if mask_bytes := self.engine.attention_kernels[self._attention.verify].verify_mask_bytes:
+        kernels = (self.engine.attention_kernels[entry.kernel] for entry in self._kernels("verify", shape))
+        if mask_bytes := max(kernel.verify_mask_bytes for kernel in kernels):
             cells = self.work.group_batch * rows * (self.work.context + rows)
             yield Operation(name="mask.build", kernel="copy", metadata=mask_bytes * cells, launches=3.0)
 
@@ -233,7 +235,7 @@ class Composer:
         passes = np.minimum(np.maximum(rows - 1.0, 1.0), float(self._head.resident_copies))
         shape = self._draft_pass(rows=rows, attended=committed)
         forward = draft_forward(self._head, shape, self.work.group_batch, wide=True)
-        for operation in self._served(self._attention.extend, forward, shape.layout):
+        for operation in self._served("extend", forward, shape):
             yield operation.times(passes)
         yield from self._index("extend", committed, lists=1.0)
 
@@ -246,9 +248,12 @@ class Composer:
 
     # --- pieces ---
 
-    @property
-    def _attention(self) -> AttentionChoice:
-        return self.engine.attention_on(self.machine.gpu.architecture)
+    def _kernels(self, phase: Phase, shape: Pass) -> tuple[ServedBy, ...]:
+        """The attention kernels of a phase's backend: by GPU, by the cache that the pass reads, by its layers."""
+        gpu = self.machine.gpu
+        blocks = self._head.blocks if phase in ("draft", "extend") else self.model.blocks
+        choice = self.engine.attention_on(gpu.architecture, shape.kv_bytes, has_sinks(blocks))
+        return self.engine.kernels_of(getattr(choice, phase), gpu)
 
     @property
     def _head(self) -> Drafter:
@@ -324,14 +329,14 @@ class Composer:
                 launches=build.launches,
             )
 
-    def _served(self, kernel: str, operations: Iterable[Operation], layout: Layout) -> Iterator[Operation]:
+    def _served(self, phase: Phase, operations: Iterable[Operation], shape: Pass) -> Iterator[Operation]:
         """Operations as the engine's kernels run them: attention split over thread blocks, small kernels fused."""
-        rule = self.engine.attention_kernels[kernel]
+        kernels, layout = self._kernels(phase, shape), shape.layout
         for operation in operations:
             if operation.kernel == "attention":
-                yield split_attention(replace(operation, variant=kernel), rule)
+                yield from self._attended(operation, kernels)
             elif operation.kernel == "mla":
-                yield replace(operation, variant=kernel)
+                yield replace(operation, variant=kernels[0].kernel)
             elif operation.kernel == "elementwise":
                 around = operation.name.removeprefix("elementwise.")
                 yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
@@ -341,6 +346,18 @@ class Composer:
                 yield self._product(operation)
             else:
                 yield operation
+
+    def _attended(self, operation: Operation, kernels: tuple[ServedBy, ...]) -> Iterator[Operation]:
+        """An attention by the first kernel that fits it: over a grid, by each kernel where that is the first."""
+        left = np.asarray(True)
+        for entry in kernels:
+            rule = self.engine.attention_kernels[entry.kernel]
+            here = left & fits(entry, operation, rule)
+            left = left & ~here
+            if np.all(here):
+                yield split_attention(replace(operation, variant=entry.kernel), rule)
+            elif np.any(here):
+                yield split_attention(replace(operation, variant=entry.kernel), rule).times(here.astype(float))
 
     def _dealt(self, operation: Operation, layout: Layout) -> Iterator[Operation]:
         """The small kernels that keep rows of other ranks' experts out of a rank's products."""
@@ -385,6 +402,13 @@ def _rows_of_a_weight(operation: Operation) -> Array:
     return operation.flops * fmt.bytes_per_weight / (2.0 * operation.weights)
 
 
+def fits(entry: ServedBy, operation: Operation, rule: AttentionKernel) -> NDArray[np.bool_]:
+    """Where a backend runs an attention with one of its kernels, by rows and by the blocks of an unsplit launch."""
+    few_rows = np.asarray(operation.rows) <= (entry.rows or np.inf)
+    blocks = operation.streams * np.ceil(operation.query_rows / rule.row_tile)
+    return np.asarray(few_rows & (blocks <= (entry.blocks or np.inf)))
+
+
 def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     """An attention as one implementation runs it.
 
@@ -400,6 +424,7 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     if rule.max_splits:
         piece = np.maximum(piece, operation.positions / rule.max_splits)
     stream_bytes = operation.kv / operation.streams
+    row_flops = operation.flops / operation.streams / rows  # of one packed row over its whole context
     geometry = operation.geometry
     if geometry and rule.max_splits:
         geometry = (*geometry[:-1], float(rule.max_splits), geometry[-1])
@@ -411,4 +436,5 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
         padding=pad_rows(rows_of_one, rule.row_tile),
         rereads=operation.query_heads if per_head else 1.0,
         serial_bytes=stream_bytes * piece / operation.positions,
+        serial_flops=row_flops * rule.row_tile * piece / operation.positions,
     )

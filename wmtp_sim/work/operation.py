@@ -53,6 +53,7 @@ class Operation:
         padding: FLOPs that the kernel runs over those that count (query rows padded to its tile).
         rereads: times that the kernel reads the KV bytes over once.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
+        serial_flops: FLOPs that this block runs by itself, its tile's padding included.
         turns: dependent loop turns that no bandwidth shortens (index builders).
         weight_format: how the weights of a product are stored (a name of `spec.precision.FORMATS`).
         slowdown: seconds of this engine's kernel over what a profile says of the class.
@@ -82,6 +83,7 @@ class Operation:
     padding: Array = 1.0
     rereads: Array = 1.0
     serial_bytes: Array = 0.0
+    serial_flops: Array = 0.0
     turns: Array = 0.0
     weight_format: str = ""
     slowdown: Array = 1.0

@@ -1,0 +1,227 @@
+"""Attention that walks the whole context in one thread block: against public tables, and what serves which pass.
+
+Tables: flash-attention issues #176, #190 and #193; vLLM's own code says when it splits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import wmtp_sim
+from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.gpus import gpu_names, load_gpu
+from wmtp_sim.catalog.profiles import profile_for
+from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.machine.machine import Machine, Timing
+from wmtp_sim.spec.gpu import Gpu
+from wmtp_sim.spec.model import Attention
+from wmtp_sim.step.compose import split_attention
+from wmtp_sim.work.layers import Pass, attention
+from wmtp_sim.work.operation import Operation
+
+#: Qwen3.6-27B's heads on one of two GPUs.
+HALF_27B = Attention(q_heads=12, kv_heads=2, head_dim=256, v_head_dim=256)
+LLAMA = Attention(q_heads=32, kv_heads=8, head_dim=128, v_head_dim=128)
+
+
+def read(layer: Attention, kernel: str, *, rows: int, context: int, batch: int = 1) -> Operation:
+    """One layer's attention over bf16 caches, as a kernel of vLLM runs it."""
+    shape = Pass(batch=batch, rows=float(rows), attended=context - rows, kv_bytes=2.0, state_bytes=4.0)
+    (operation,) = attention(layer, shape)
+    return split_attention(replace(operation, variant=kernel), load_engine("vllm").attention_kernels[kernel])
+
+
+def machine(gpu: str) -> Machine:
+    device = load_gpu(gpu)
+    return Machine(device, profile_for(device))
+
+
+def seconds(gpu: str, operation: Operation) -> Timing:
+    return machine(gpu).time(operation)
+
+
+@pytest.mark.parametrize(
+    ("layer", "context", "measured_us"),
+    [
+        (HALF_27B, 4_096, 375.0),
+        (HALF_27B, 32_768, 2_939.3),
+        (HALF_27B, 200_000, 15_788.6),
+        (LLAMA, 32_768, 1_336.0),
+    ],
+)
+def test_eight_rows_on_an_rtx_3090(layer: Attention, context: int, measured_us: float) -> None:
+    """flash-attention #193: one block per query head walks the context, at one multiprocessor's share of the FLOPs."""
+    found = seconds("rtx-3090", read(layer, "fa2_unsplit", rows=8, context=context))
+    assert found.low < measured_us * 1e-6 < found.high
+    assert found.seconds == pytest.approx(measured_us * 1e-6, rel=0.09)
+    assert machine("rtx-3090").binding_roof(read(layer, "fa2_unsplit", rows=8, context=context)) == "few CTAs"
+
+
+def test_as_long_whatever_rows_and_heads() -> None:
+    """flash-attention #190: 2, 4 or 8 rows take the same: rows are padded to 64, and heads run side by side."""
+    times = [
+        float(seconds("rtx-3090", read(layer, "fa2_unsplit", rows=rows, context=31_744)).seconds)
+        for layer in (LLAMA, LLAMA.model_copy(update={"q_heads": 8, "kv_heads": 2}))
+        for rows in (2, 4, 8)
+    ]
+    assert times == pytest.approx([times[0]] * len(times), rel=1e-3)
+
+
+def test_twelve_blocks_of_128_multiprocessors() -> None:
+    """flash-attention #176: 12 of 128 at work, at 3.5 % of the memory's bandwidth."""
+    operation = read(HALF_27B, "fa2_unsplit", rows=4, context=100_000)
+    rate = float(operation.kv) / float(seconds("rtx-4090", operation).seconds)
+    assert rate / load_gpu("rtx-4090").hbm_bandwidth_bytes_per_s == pytest.approx(0.035, rel=0.05)
+
+
+def test_one_row_of_split_attention_on_an_rtx_3090() -> None:
+    """flash-attention #193: from 32,768 to 200,000 tokens one row takes 441.9 us more; floors of eager calls cancel."""
+    times = [seconds("rtx-3090", read(HALF_27B, "fa2", rows=1, context=c)).seconds for c in (32_768, 200_000)]
+    assert float(times[1] - times[0]) == pytest.approx(441.9e-6, rel=0.02)
+
+
+def test_many_sequences_fill_the_gpu_again() -> None:
+    """Blocks of other sequences run beside: 64 sequences take far less than 64 times one, and never less than one."""
+    one, many = (
+        float(seconds("rtx-3090", read(LLAMA, "fa2_unsplit", rows=4, context=8_192, batch=b)).seconds) for b in (1, 64)
+    )
+    assert one < many < 32 * one
+
+
+# --- which kernel serves a pass ------------------------------------------------------------------------------------
+
+
+def kernels(found: Estimate, term: str) -> set[str]:
+    """The attention kernels of one term of a native step."""
+    entries = found.steps["native"].entries
+    return {
+        e.operation.variant
+        for e in entries
+        if e.term == term and e.operation.kernel == "attention" and np.all(e.operation.repeats)
+    }
+
+
+def step(gpu: str, *, engine: str = "vllm", model: str = "qwen3.6-27b", **more) -> Estimate:
+    asked = {"context": 32_768, "depth": 3, "alpha": 0.75} | more
+    return wmtp_sim.estimate(model, gpu, engine=engine, **asked)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "kv", "one_row", "several"),
+    [
+        ("vllm", "rtx-3090", "bf16", "fa2", "fa2_unsplit"),
+        ("vllm@0.26", "a100-sxm-80gb", "bf16", "fa2", "fa2_unsplit"),
+        ("vllm", "l40s", "bf16", "fa2", "fa2_unsplit"),
+        ("vllm", "rtx-5090", "bf16", "fa2", "fa2_unsplit"),
+        ("vllm", "rtx-5090", "fp8", "flashinfer", "flashinfer"),
+        ("vllm", "rtx-3090", "fp8", "flashinfer", "flashinfer"),
+        ("vllm", "h200", "bf16", "fa3", "fa3"),
+        ("vllm", "h200", "fp8", "fa3", "fa3"),
+        ("vllm", "b200", "bf16", "flashinfer_trtllm", "flashinfer_trtllm"),
+        ("vllm", "mi300x", "bf16", "rocm_paged", "rocm_prefix_prefill"),
+        ("sglang", "rtx-3090", "bf16", "flashinfer", "flashinfer"),
+        ("sglang", "rx-7900-xtx", "bf16", "sglang_triton", "sglang_triton_extend"),
+    ],
+)
+def test_by_engine_gpu_cache_and_rows(engine: str, gpu: str, kv: str, one_row: str, several: str) -> None:
+    found = step(gpu, engine=engine, kv=kv)
+    assert {e.operation.variant for e in found.base_step.entries if e.operation.kernel == "attention"} == {one_row}
+    assert kernels(found, "draft") == {one_row}
+    assert kernels(found, "verify") == kernels(found, "extend") == {several}
+
+
+def test_layers_with_sinks_go_elsewhere() -> None:
+    """FlashAttention-2 and FlashInfer know no sink logits: gpt-oss runs Triton there, split up to eight rows."""
+    shallow, deep = (step("rtx-5090", model="gpt-oss-20b", drafter="eagle", depth=d) for d in (3, 8))
+    assert kernels(shallow, "verify") == {"triton_3d"}
+    assert kernels(deep, "verify") == {"triton_2d"}
+    assert kernels(step("h200", model="gpt-oss-20b", drafter="eagle"), "verify") == {"fa3"}
+
+
+def test_triton_splits_while_few_blocks_would_run_without() -> None:
+    """vLLM 0.33 splits 4 rows of 2 KV heads (2 query blocks each) up to 32 sequences; 0.26 never more than one row."""
+    for batch, expected in ((1, "triton_3d"), (32, "triton_3d"), (33, "triton_2d")):
+        found = step("rtx-3090", model="qwen3.5-35b-a3b", attention_backend="TRITON_ATTN", batch=batch)
+        assert kernels(found, "verify") == {expected}
+    older = step("rtx-3090", model="qwen3.5-35b-a3b", engine="vllm@0.26", attention_backend="triton_attn")
+    assert kernels(older, "verify") == {"triton_2d"}
+    assert kernels(older, "draft") == {"triton_3d"}
+
+
+def test_a_grid_is_priced_kernel_by_kernel() -> None:
+    """One broadcast over batches on both sides of the rule equals point by point."""
+    batches = np.array([1.0, 32.0, 33.0, 64.0])
+    asked = {"model": "qwen3.5-35b-a3b", "attention_backend": "TRITON_ATTN"}
+    grid = step("rtx-3090", batch=batches, **asked).policies["native"].cost.step_s
+    points = [float(step("rtx-3090", batch=b, **asked).policies["native"].cost.step_s) for b in batches]
+    assert grid == pytest.approx(points, rel=1e-12)
+
+
+def test_verify_turns_the_sign_on_two_rtx_3090() -> None:
+    """MTP over 27B on two cards is net-negative beyond some 10K tokens, and 60 and 106 % faster at 16K and 32K with
+    splits restored (avesed/vllm-ampere-optimized #7)."""
+    asked = {"tp": 2, "weights": "int4", "kv": "bf16"}
+    gains = {c: float(step("rtx-3090", context=c, **asked).policies["native"].speedup) for c in (4_096, 16_384, 32_768)}
+    assert gains[4_096] > 1 > gains[16_384] > gains[32_768]
+    restored = load_engine("vllm", ["attention_kernels.fa2_unsplit.max_splits=0"])
+    for context, faster in ((16_384, 1.60), (32_768, 2.06)):
+        now, then = (
+            step("rtx-3090", engine=e, context=context, **asked).policies["native"].cost.step_s
+            for e in ("vllm", restored)
+        )
+        assert float(now / then) == pytest.approx(faster, rel=0.15)
+
+
+# --- backends stated by hand ---------------------------------------------------------------------------------------
+
+
+def test_one_word_for_all_passes_or_some_by_name() -> None:
+    assert kernels(step("rtx-3090", attention_backend="flashinfer"), "verify") == {"flashinfer"}
+    mixed = step("h200", engine="sglang", attention_backend="verify=Triton,draft=fa3")
+    assert {e.operation.variant for e in mixed.base_step.entries if e.operation.kernel == "attention"} == {"fa3"}
+    assert kernels(mixed, "verify") == {"sglang_triton_extend"}
+    assert kernels(mixed, "draft") == kernels(mixed, "extend") == {"fa3"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "stated", "says"),
+    [
+        ("h200", "fa9", "'fa9' is no backend of vllm 0.33.0 here; one of FLASH_ATTN, FLASHINFER"),
+        ("h200", "extend=FLASHINFER", "'extend' is no pass"),
+        ("h200", "ROCM_ATTN", "ROCM_ATTN does not run on NVIDIA H200"),
+        ("h200", "", "'' is no backend"),
+    ],
+)
+def test_backends_that_are_refused(gpu: str, stated: str, says: str) -> None:
+    with pytest.raises(wmtp_sim.InputError, match="--attention-backend") as caught:
+        step(gpu, attention_backend=stated)
+    assert says in str(caught.value)
+
+
+def test_a_backend_that_cannot_read_the_cache_is_refused_with_those_that_can() -> None:
+    with pytest.raises(wmtp_sim.InputError, match="over an fp8 cache") as caught:
+        step("rtx-3090", attention_backend="FLASH_ATTN", kv="fp8")
+    assert "one of FLASHINFER, TRITON_ATTN" in str(caught.value)
+    assert step("h200", attention_backend="FLASH_ATTN", kv="fp8").base_step.seconds > 0
+
+
+@pytest.mark.parametrize("engine", ["sglang", "sglang@26.06", "vllm", "vllm@0.26", "trtllm", "bench"])
+def test_what_a_release_picks_runs_there(engine: str) -> None:
+    """On every GPU of the catalogue that the release knows; elsewhere a warning says so."""
+    release = load_engine(engine)
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        for kv_bytes in (2.0, 1.0):
+            choice = release.attention_on(gpu.architecture, kv_bytes)
+            known = gpu.vendor != "apple" and (engine == "vllm" or gpu.vendor == "nvidia")
+            if known and release.attention_backends:
+                assert release.runs(choice.base, gpu, kv_bytes, sinks=False), (name, choice)
+
+
+def test_a_gpu_that_states_nothing_is_taken_as_nvidias() -> None:
+    plain = Gpu(name="mine", memory_bytes=10**11, hbm_bandwidth_bytes_per_s=2e12, peak_dense_flops={"bf16": 3e14})
+    assert load_engine("vllm").kernels_of("FLASH_ATTN", plain)[0].kernel == "fa2"
+    assert not load_engine("vllm").runs("ROCM_ATTN", plain, 2.0, sinks=False)
