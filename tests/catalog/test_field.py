@@ -149,9 +149,12 @@ def test_experts_lie_on_the_ranks_as_stated(stated: str | None, tp: int, groups:
 
 
 def test_a_prefix_that_all_share_is_streamed_once() -> None:
-    found, _ = deployment(shipped("rtx6k-nv-018"), read_mapping())
+    row, mapping = shipped("rtx6k-nv-018"), read_mapping()
+    assert mapping.caches_of(row) == ("bf16", "fp8")
+    assert deployment(row, mapping)[1] == Reason("cache format not stated", "auto (bf16 default; unverified)")
+    found, _ = deployment(row, mapping.taking("fp8"))
     assert found is not None
-    assert (found.batch, found.context, found.tp) == (2, 32768 // 2, 4)
+    assert (found.batch, found.context, found.tp, found.kv) == (2, 32768 // 2, 4, "fp8")
     assert found.model.precision.target.expert == "nvfp4"
 
 

@@ -22,6 +22,7 @@ from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.precision import FORMATS, GroupFormats, Precision, WeightGroup
 
 SCHEMA = "wmtp-field-mapping/1"
+CacheFormat = Literal["bf16", "fp8"]
 
 
 class _Weights(Spec):
@@ -31,8 +32,11 @@ class _Weights(Spec):
 
 
 class _Cache(Spec):
-    kv: Literal["bf16", "fp8"] | None = None
+    """``either``: formats that a row may have meant; which of them decides the attention kernels."""
+
+    kv: CacheFormat | None = None
     up_to_context: int | None = None
+    either: tuple[CacheFormat, ...] = ()
 
 
 class _Parallelism(Spec):
@@ -70,6 +74,16 @@ class Mapping(Spec):
     gpus: dict[str, str]
     parallelism: dict[str, _Parallelism]
     methods: dict[str, _Method]
+
+    def caches_of(self, row: FieldRow) -> tuple[CacheFormat, ...]:
+        """The cache formats that a row may have meant, where it does not say which; else none."""
+        found = self.caches.get(row.kv_dtype or "")
+        return () if found is None else found.either
+
+    def taking(self, cache: CacheFormat) -> Mapping:
+        """The mapping under which rows that do not say their cache's format had this one."""
+        settled = {name: _Cache(kv=cache) if cache in each.either else each for name, each in self.caches.items()}
+        return self.model_copy(update={"caches": settled})
 
 
 @dataclass(frozen=True)
@@ -235,6 +249,8 @@ def _cache_format(row: FieldRow, mapping: Mapping) -> str | None:
     if row.kv_dtype is None:
         return None
     found = mapping.caches.get(row.kv_dtype)
+    if found is not None and found.either:
+        raise _Unmapped("cache format not stated", row.kv_dtype)
     if found is None or (found.up_to_context is not None and (row.context or 0) > found.up_to_context):
         raise _Unmapped("cache format not in the catalogue", row.kv_dtype)
     return found.kv

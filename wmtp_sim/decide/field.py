@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -88,9 +88,10 @@ class Worst:
 
 @dataclass(frozen=True)
 class FieldComparison:
-    """All rows, compared or not."""
+    """All rows, compared or not. ``either``: rows that do not say their cache's format, under each it may have been."""
 
     rows: tuple[ComparedRow, ...]
+    either: dict[str, FieldComparison] = field(default_factory=dict)
 
     @property
     def levels(self) -> tuple[LevelSummary, ...]:
@@ -182,6 +183,18 @@ def compare_field(
     rows: Sequence[FieldRow], mapping: Mapping, estimate_of: Callable[[Deployment], Estimate]
 ) -> FieldComparison:
     """Every row at every level that its figures allow."""
+    settled = [row for row in rows if not mapping.caches_of(row)]
+    formats = sorted({cache for row in rows for cache in mapping.caches_of(row)})
+    either: dict[str, FieldComparison] = {
+        cache: _compared([row for row in rows if cache in mapping.caches_of(row)], mapping.taking(cache), estimate_of)
+        for cache in formats
+    }
+    return replace(_compared(settled, mapping, estimate_of), either=either)
+
+
+def _compared(
+    rows: Sequence[FieldRow], mapping: Mapping, estimate_of: Callable[[Deployment], Estimate]
+) -> FieldComparison:
     cases = [case_of(row, mapping, estimate_of) for row in rows]
     given = {case.row.id: step_s for case in cases if (step_s := with_base_given(case)) is not None}
     observed = [observation(case, given.get(case.row.id)) for case in cases if case.base is not None]

@@ -51,6 +51,7 @@ def field_document(answer: FieldComparison) -> dict[str, Any]:
         ],
         "reasons": answer.reasons,
         "rows": [_row_document(row) for row in answer.rows],
+        "either_cache": {cache: field_document(found) for cache, found in answer.either.items()},
     }
 
 
@@ -97,11 +98,14 @@ def _reason(reason: Reason | None) -> dict[str, str] | None:
 
 def print_field(answer: FieldComparison, console: Console) -> None:
     """Levels, breakdowns, the worst and the reasons. Errors are |predicted / measured - 1|."""
+    unsettled = next((found.rows for found in answer.either.values()), ())
     compared = sum(bool(row.levels) for row in answer.rows)
     speedups = sum(row.reason is None for row in answer.rows)
-    heading = f"{len(answer.rows)} public measurements: {compared} compared, {speedups} of them with a speedup"
+    heading = f"{len(answer.rows) + len(unsettled)} public measurements: {compared} compared, {speedups} with a speedup"
+    if unsettled:
+        heading += f"; {len(unsettled)} more that do not say their cache's format, under each"
     console.print(Text(heading, style="bold"))
-    console.print(_level_table(answer.levels))
+    console.print(_level_table(answer))
     usual = answer.yardstick
     if usual.rows:
         median, p90 = _errors(usual)
@@ -122,16 +126,19 @@ def _table(*columns: str, left: int = 1) -> Table:
     return table
 
 
-def _level_table(levels: tuple[LevelSummary, ...]) -> Table:
+def _level_table(answer: FieldComparison) -> Table:
     table = _table(
         "level", "speedups", "sign right", "median", "p90", "steps", "median", "p90", "bases", "median", "p90"
     )
-    for found in levels:
+    levels = [("", found) for found in answer.levels]
+    for cache, under in answer.either.items():
+        levels += [(f"if {cache}: ", found) for found in under.levels]
+    for which, found in levels:
         of_others = ", accept length too" if found.level == 2 else ", accept length of other rows"
         title = TITLES[found.level] + (of_others if found.length_from == "other rows" else "")
         sign = "-" if found.sign is None else f"{found.sign:.0%}"
         table.add_row(
-            title, str(found.speedup.rows), sign, *_errors(found.speedup), *_counted(found.step), *_counted(found.base)
+            which + title, str(found.speedup.rows), sign, *_errors(found.speedup), *_counted(found.step), *_counted(found.base)
         )
     return table
 
