@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from calibration.calibrate import write_whole
 from calibration.compare_installed import checked_case, installed_version, reason
 from calibration.environment import condition, environment
 from calibration.plan import INSTALLED, K, Point, point
 from calibration.timing import measure, warm_up
+from calibration.writing import write_whole
 
 HEADS = ("16/2x256", "12/2x256", "32/8x128", "16/4x128")
 ROWS, CONTEXTS, BATCHES = (1, 2, 4, 8), (4 * K, 32 * K, 128 * K), (1, 4, 16)
