@@ -34,7 +34,7 @@ CONTEXTS = (4 * K, 32 * K, 128 * K, M)
 ROWS = (1, 4, 7)
 #: Seconds of replays behind one figure, and how often ours and theirs take turns.
 BUDGET_S, TURNS = 0.1, 3
-DISTRIBUTIONS = {"flashinfer": "flashinfer-python", "sglang": "sglang"}
+DISTRIBUTIONS = {"flashinfer": "flashinfer-python", "sglang": "sglang", "vllm": "vllm"}
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def shapes(
 def compared(ours: Point, theirs: list[Point], device: torch.device) -> list[Row]:
     """One shape: medians of alternating turns, for ours and for each of theirs."""
     rows = [{"variant": p.variant, "sizes": dict(p.sizes)} for p in (ours, *theirs)]
-    cases = [_case(p, row, device) for p, row in zip((ours, *theirs), rows, strict=True)]
+    cases = [checked_case(p, row, device) for p, row in zip((ours, *theirs), rows, strict=True)]
     turns: list[list[float]] = [[] for _ in rows]
     for _ in range(TURNS):
         for case, row, seconds in zip(cases, rows, turns, strict=True):
@@ -62,14 +62,14 @@ def compared(ours: Point, theirs: list[Point], device: torch.device) -> list[Row
                 try:
                     seconds.append(measure(case.launch, case.sets, device, BUDGET_S).seconds)
                 except Exception as error:  # whatever a foreign kernel raises is its line
-                    row["failed"] = _reason(error)
+                    row["failed"] = reason(error)
     for row, seconds in zip(rows, turns, strict=True):
         if seconds and "failed" not in row:
             row |= {"seconds": statistics.median(seconds), "turns": seconds}
     return rows
 
 
-def _case(p: Point, row: Row, device: torch.device) -> Case | None:
+def checked_case(p: Point, row: Row, device: torch.device) -> Case | None:
     """Built and checked, or None with the reason in ``row``."""
     here = environment(device)
     free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else here.memory_bytes // 8
@@ -77,7 +77,7 @@ def _case(p: Point, row: Row, device: torch.device) -> Case | None:
         case = build(p, Device(device, here.l2_bytes, free, here.sm_count))
         row["error"], row["sets"] = case.check(), case.sets
     except Exception as error:
-        row["failed"] = _reason(error)
+        row["failed"] = reason(error)
         return None
     if not row["error"] <= case.tolerance:
         row["failed"] = f"disagrees with the reference by {row['error']:.2g}"
@@ -85,7 +85,8 @@ def _case(p: Point, row: Row, device: torch.device) -> Case | None:
     return case
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """An error in one line: what it is, and how its text begins and ends."""
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}" + (f" ... {lines[-1][-400:]}" if len(lines) > 1 else "")
 
@@ -108,7 +109,7 @@ def prepared(ours: list[Point], kernels: list[str], device: torch.device) -> Ite
     for p in (p for p in ours if p["context"] == shortest):
         for each in (p, *beside([p], kernels)):
             started, row = time.monotonic(), {"variant": each.variant, "key": each.key}
-            _case(each, row, device)
+            checked_case(each, row, device)
             yield row | {"seconds": time.monotonic() - started}
 
 
@@ -132,12 +133,12 @@ def table(rows: list[list[Row]]) -> str:
 def compare(out: Path, seconds: float, kernels: list[str], ours: list[Point], device: torch.device) -> list[list[Row]]:
     """Measure within ``seconds``, keeping ``out`` whole after every shape."""
     found, missing = usable(kernels)
-    for reason in missing.values():
-        print(reason, flush=True)
+    for why in missing.values():
+        print(why, flush=True)
     document: Row = {
         "environment": environment(device).as_dict(),
         "condition": vars(condition(device)),
-        "versions": {name: _version(name) for name in found},
+        "versions": {name: installed_version(name) for name in found},
         "missing": missing,
         "prepared": [],
         "shapes": [],
@@ -164,7 +165,8 @@ def compare(out: Path, seconds: float, kernels: list[str], ours: list[Point], de
     return document["shapes"]
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The release of a package of `INSTALLED`, where it is installed."""
     try:
         return metadata.version(DISTRIBUTIONS[package])
     except metadata.PackageNotFoundError:

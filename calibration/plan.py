@@ -35,9 +35,10 @@ INSTALLED = {
         ("sglang_triton_8", "sglang_triton_16", "sglang_triton_64", "sglang_triton_128"),
         ("sglang_triton_extend",),
     ),
+    "vllm": (("fa2", "triton_3d"), ("fa2_unsplit", "triton_2d", "triton_3d")),
 }
-#: SGLang's extend kernel does not split the context: 13 ms at 128K, 104 ms at 1M (H200).
-EXTEND_CONTEXT = 128 * K
+#: Kernels that do not split the context are measured up to here: SGLang's takes 13 ms at 128K, 104 ms at 1M (H200).
+UNSPLIT, UNSPLIT_CONTEXT = ("sglang_triton_extend", "fa2_unsplit", "triton_2d"), 128 * K
 
 
 @dataclass(frozen=True, order=True)
@@ -166,7 +167,7 @@ def beside(attentions: Iterable[Point], kernels: Iterable[str]) -> Iterator[Poin
     for name in kernels:
         for ours in attentions:
             for variant in INSTALLED[name][ours["rows"] > 1]:
-                if variant != "sglang_triton_extend" or ours["context"] <= EXTEND_CONTEXT:
+                if variant not in UNSPLIT or ours["context"] <= UNSPLIT_CONTEXT:
                     yield Point("attention", variant, ours.sizes)
 
 

@@ -13,7 +13,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,20 +31,35 @@ SGLANG_EXTEND = (
     "sglang.kernels.ops.attention.extend_attention",
     "sglang.srt.layers.attention.triton_ops.extend_attention",
 )
+VLLM_FLASH = ("vllm.vllm_flash_attn",)
+VLLM_TRITON = ("vllm.v1.attention.ops.triton_unified_attention",)
+#: What is imported of each package.
+PLACES = {
+    "flashinfer": (FLASHINFER,),
+    "sglang": (SGLANG_DECODE, SGLANG_EXTEND),
+    "vllm": (VLLM_FLASH, VLLM_TRITON),
+}
 #: The releases whose signatures were read.
 INSTALL = {
     "flashinfer": "pip install flashinfer-python==0.6.14 (it compiles its kernels: nvcc and ninja)",
     "sglang": "pip install sglang==0.5.23",
+    "vllm": "pip install vllm==0.33.0 (0.26.0 serves too)",
 }
 #: Split results of FlashInfer; SGLang reserves as much for models with 16 or more query heads per GPU.
 WORKSPACE_BYTES = 512 * 2**20
 #: Query heads per KV head from which FlashInfer's decode runs on tensor cores (SGLang's rule).
 TENSOR_CORE_GROUP = 4
+#: Tokens a page of vLLM's caches, and segments into which its Triton attention splits a context.
+PAGE, SEGMENTS = 16, 16
 #: How each implementation spreads its read over the GPU, as in the engine definitions.
 RULES = {
     "flashinfer": AttentionKernel(tile_tokens=64, row_tile=16),
     **{f"sglang_triton_{n}": AttentionKernel(max_splits=n, tile_tokens=32, row_tile=16) for n in (8, 16, 64, 128)},
     "sglang_triton_extend": AttentionKernel(streams="q_head", max_splits=1, tile_tokens=64, row_tile=64),
+    "fa2": AttentionKernel(tile_tokens=128, row_tile=64),
+    "fa2_unsplit": AttentionKernel(streams="q_head", max_splits=1, tile_tokens=128, row_tile=64),
+    "triton_3d": AttentionKernel(max_splits=SEGMENTS, tile_tokens=32, row_tile=16),
+    "triton_2d": AttentionKernel(max_splits=1, tile_tokens=32, row_tile=16),
 }
 
 Launch = Callable[[int], object]
@@ -54,7 +69,7 @@ Caches = list[tuple[Tensor, Tensor]]
 def require(packages: Iterable[str]) -> None:
     """Import what these packages are measured by. Raises `InputError` for one that is missing or does not import."""
     for package in packages:
-        for places in (FLASHINFER,) if package == "flashinfer" else (SGLANG_DECODE, SGLANG_EXTEND):
+        for places in PLACES[package]:
             _module(package, places)
 
 
@@ -68,11 +83,18 @@ def prepare(variant: str, q: Tensor, caches: Caches, slots: Tensor, *, scale: fl
         slots: [batch, context] the tokens of each sequence in the caches.
         scale: of the scores.
         out: like q; written by the launch.
+
+    Raises `InputError` where the package or a function of it is missing, and ``RuntimeError`` where its release runs
+    fewer rows so.
     """
     if variant == "flashinfer":
         return (_flashinfer_decode if q.shape[1] == 1 else _flashinfer_verify)(q, caches, slots, scale, out)
     if variant == "sglang_triton_extend":
         return _sglang_extend(q, caches, slots, scale, out)
+    if variant in ("fa2", "fa2_unsplit"):
+        return _vllm_flash(q, caches, slots, scale, out)
+    if variant in ("triton_3d", "triton_2d"):
+        return _vllm_triton(q, caches, slots, scale, out, split=variant == "triton_3d")
     return _sglang_decode(q, caches, slots, scale, out, splits=RULES[variant].max_splits)
 
 
@@ -216,3 +238,92 @@ def _unscaled(function: Any) -> dict[str, float]:
     """Scales of an 8-bit cache, which older releases do not take."""
     taken = inspect.signature(function).parameters
     return {name: 1.0 for name in ("k_scale", "v_scale") if name in taken}
+
+
+# --- vLLM --------------------------------------------------------------------------------------------------------
+
+
+def _vllm_flash(q: Tensor, caches: Caches, slots: Tensor, scale: float, out: Tensor) -> Launch:
+    """FlashAttention-2 over pages. It splits the context where a sequence has one row, and never where it has more."""
+    attend = _attribute("vllm", VLLM_FLASH, "flash_attn_varlen_func")
+    paged, options = _vllm_pages(caches, slots), {"softmax_scale": scale, "causal": True, "fa_version": 2}
+    bound = functools.partial(attend, **_vllm_lists(q, slots), block_table=paged.table, **options)
+    queries, results = q.flatten(0, 1), out.flatten(0, 1)
+    return lambda i: bound(q=queries, k=paged.caches[i][0], v=paged.caches[i][1], out=results)
+
+
+def _vllm_triton(q: Tensor, caches: Caches, slots: Tensor, scale: float, out: Tensor, split: bool) -> Launch:
+    """Triton's unified attention over pages, "3D" (split into segments) or "2D"."""
+    attend = _attribute("vllm", VLLM_TRITON, "unified_attention")
+    paged = _vllm_pages(caches, slots)
+    bound = functools.partial(
+        attend,
+        **_vllm_lists(q, slots),
+        softmax_scale=scale,
+        causal=True,
+        window_size=(-1, -1),
+        block_table=paged.table,
+        softcap=0.0,
+        q_descale=None,
+        k_descale=None,
+        v_descale=None,
+        **(_vllm_segments(q) if split else {}),
+    )
+    queries, results = q.flatten(0, 1), out.flatten(0, 1)
+    return lambda i: bound(q=queries, k=paged.caches[i][0], v=paged.caches[i][1], out=results)
+
+
+def _vllm_segments(q: Tensor) -> dict[str, Any]:
+    """Buffers of the split results. Raises ``RuntimeError`` where this release would not split so many rows.
+
+    The engine also stops splitting from some number of sequences on; here the threshold is never reached.
+    """
+    batch, rows, q_heads, head_dim = q.shape
+    most = getattr(_module("vllm", VLLM_TRITON), "MAX_3D_QUERY_LEN", 1)
+    if rows > most:
+        raise RuntimeError(f"this vLLM splits no more than {most} row(s) of a sequence")
+    shape = (batch * rows, q_heads, SEGMENTS)
+    padded = 1 << (head_dim - 1).bit_length()
+    return {
+        "seq_threshold_3D": batch * rows,
+        "num_par_softmax_segments": SEGMENTS,
+        "softmax_segm_output": torch.empty(*shape, padded, dtype=torch.float32, device=q.device),
+        "softmax_segm_max": torch.empty(shape, dtype=torch.float32, device=q.device),
+        "softmax_segm_expsum": torch.empty(shape, dtype=torch.float32, device=q.device),
+    }
+
+
+def _vllm_lists(q: Tensor, slots: Tensor) -> dict[str, Any]:
+    """Where each sequence's rows begin, and how long it is."""
+    batch, rows = q.shape[:2]
+    context = slots.shape[1]
+    return {
+        "cu_seqlens_q": _offsets(batch, rows, q.device),
+        "max_seqlen_q": rows,
+        "seqused_k": torch.full((batch,), context, dtype=torch.int32, device=q.device),
+        "max_seqlen_k": context,
+    }
+
+
+class _Pages(NamedTuple):
+    """Caches of [pages, PAGE, kv_heads, head_dim], and [batch, pages of a sequence] which of them hold it."""
+
+    caches: Caches
+    table: Tensor
+
+
+def _vllm_pages(caches: Caches, slots: Tensor) -> _Pages:
+    """The same caches where the slots are whole pages of them; else copies of what is listed."""
+    batch, context = slots.shape
+    count = -(-context // PAGE)
+    firsts, within = slots[:, ::PAGE], torch.arange(context, device=slots.device) % PAGE
+    whole = torch.equal(slots, firsts.repeat_interleave(PAGE, 1)[:, :context] + within)
+    if whole and not (firsts % PAGE).any() and len(caches[0][0]) % PAGE == 0:
+        return _Pages([(_paged(k), _paged(v)) for k, v in caches], (firsts // PAGE).to(torch.int32).contiguous())
+    padded = torch.cat([slots, slots[:, -1:].expand(-1, count * PAGE - context)], 1).reshape(-1).long()
+    table = torch.arange(batch * count, dtype=torch.int32, device=slots.device).view(batch, count)
+    return _Pages([(_paged(k[padded]), _paged(v[padded])) for k, v in caches], table)
+
+
+def _paged(cache: Tensor) -> Tensor:
+    return cache.view(-1, PAGE, *cache.shape[1:])

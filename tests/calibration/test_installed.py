@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from calibration import calibrate, cases, compare_installed  # noqa: E402
+from calibration import calibrate, cases, compare_installed, sweep_vllm  # noqa: E402
 from calibration.kernels import installed, naive  # noqa: E402
 from calibration.plan import INSTALLED, REPRESENTATIVE, plan, point  # noqa: E402
 from wmtp_sim.catalog.engines import load_engine  # noqa: E402
@@ -188,6 +188,55 @@ def extend_attention_fwd(
         o_extend[rows] = softmax(q_extend[rows], k, v, sm_scale, seen).to(o_extend.dtype)
 
 
+def paged_attention(q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, scale, block_table) -> None:
+    """Each sequence through its pages, causal at its end."""
+    batch = len(seqused_k)
+    assert k.shape == v.shape
+    assert k.shape[1] == installed.PAGE
+    assert {t.dtype for t in (cu_seqlens_q, seqused_k, block_table)} == {I32}
+    assert cu_seqlens_q.tolist() == [max_seqlen_q * i for i in range(batch + 1)]
+    assert max_seqlen_k == int(seqused_k.max())
+    assert block_table.shape == (batch, -(-max_seqlen_k // installed.PAGE))
+    for b, context in enumerate(seqused_k.tolist()):
+        rows = slice(int(cu_seqlens_q[b]), int(cu_seqlens_q[b + 1]))
+        keys, values = (cache[block_table[b].long()].flatten(0, 1) for cache in (k, v))
+        seen = [context - max_seqlen_q + 1 + row for row in range(max_seqlen_q)]
+        out[rows] = softmax(q[rows], keys, values, scale, seen).to(out.dtype)
+
+
+def flash_attn_varlen_func(
+    q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None, dropout_p=0.0,
+    softmax_scale=None, causal=False, window_size=None, softcap=0.0, alibi_slopes=None, deterministic=False,
+    return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None, scheduler_metadata=None,
+    q_descale=None, k_descale=None, v_descale=None, num_splits=0, output_scale=None, fa_version=3, s_aux=None,
+):  # fmt: skip
+    assert (causal, fa_version, num_splits, cu_seqlens_k) == (True, 2, 0, None)
+    lists = (cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k)
+    paged_attention(q, k, v, out, *lists, softmax_scale, block_table)
+
+
+class Unified:
+    """`unified_attention` of vLLM 0.33.0, and which grid it chose."""
+
+    chosen: list[str]
+
+    def __call__(
+        self, q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
+        block_table, softcap, q_descale, k_descale, v_descale, seq_threshold_3D=None, num_par_softmax_segments=None,
+        softmax_segm_output=None, softmax_segm_max=None, softmax_segm_expsum=None, alibi_slopes=None,
+    ) -> None:  # fmt: skip
+        assert (causal, window_size, softcap) == (True, (-1, -1), 0.0)
+        self.chosen.append("2d" if seq_threshold_3D is None else "3d")
+        if seq_threshold_3D is not None:
+            assert num_par_softmax_segments == 16
+            assert softmax_segm_output.shape[:3] == softmax_segm_max.shape == (*q.shape[:2], 16)
+            assert softmax_segm_max.shape == softmax_segm_expsum.shape
+            blocks = -(-max_seqlen_q // max(1, 16 // (q.shape[1] // k.shape[2])))
+            assert len(seqused_k) * blocks <= seq_threshold_3D
+        lists = (cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k)
+        paged_attention(q, k, v, out, *lists, softmax_scale, block_table)
+
+
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
     parts = name.split(".")
     for i in range(1, len(parts)):
@@ -203,18 +252,21 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> Module
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both packages, as installed."""
+    """All packages, as installed."""
     monkeypatch.setattr(installed, "WORKSPACE_BYTES", 1024)
     Decode.made, Prefill.made = [], []
     wrappers = {"BatchDecodeWithPagedKVCacheWrapper": Decode, "BatchPrefillWithPagedKVCacheWrapper": Prefill}
     module(monkeypatch, "flashinfer", **wrappers)
     module(monkeypatch, installed.SGLANG_DECODE[0], decode_attention_fwd=decode_attention_fwd)
     module(monkeypatch, installed.SGLANG_EXTEND[0], extend_attention_fwd=extend_attention_fwd)
+    Unified.chosen = []
+    module(monkeypatch, installed.VLLM_FLASH[0], flash_attn_varlen_func=flash_attn_varlen_func)
+    module(monkeypatch, installed.VLLM_TRITON[0], unified_attention=Unified(), MAX_3D_QUERY_LEN=8)
 
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("flashinfer", "sglang"):
+    for name in INSTALLED:
         monkeypatch.setitem(sys.modules, name, None)
 
 
@@ -247,6 +299,32 @@ def test_plans_are_made_before_what_is_timed(packages: None, rows: int, wrapper:
     assert (len(wrapper.made), made.runs) == (1, 1)
 
 
+@pytest.mark.parametrize(("variant", "chosen"), [("triton_2d", "2d"), ("triton_3d", "3d")])
+def test_triton_is_told_whether_to_split(packages: None, variant: str, chosen: str) -> None:
+    case = cases.build(_point(variant, 3), HERE)
+    case.launch(0)
+    assert Unified.chosen == [chosen]
+
+
+def test_an_older_vllm_splits_one_row_only(packages: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(monkeypatch, installed.VLLM_TRITON[0], unified_attention=Unified())
+    assert cases.build(_point("triton_3d", 1), HERE).check() <= 1e-2
+    with pytest.raises(RuntimeError, match=r"splits no more than 1 row"):
+        cases.build(_point("triton_3d", 3), HERE)
+
+
+@pytest.mark.parametrize(("context", "shared"), [(48, True), (40, False)])
+def test_whole_pages_are_not_copied(context: int, shared: bool) -> None:
+    """Where a sequence does not begin at a page, its tokens are copied into pages of its own."""
+    caches = [tuple(torch.randn(2 * context, 2, 8) for _ in range(2))]
+    slots = torch.arange(2 * context, dtype=I32).view(2, context)
+    paged = installed._vllm_pages(caches, slots)
+    for cache, pages in zip(caches[0], paged.caches[0], strict=True):
+        assert (cache.data_ptr() == pages.data_ptr()) == shared
+        for b in range(2):
+            assert torch.equal(pages[paged.table[b].long()].flatten(0, 1)[:context], cache[slots[b].long()])
+
+
 def test_older_sglang_is_measured_too(packages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, installed.SGLANG_DECODE[0], None)
     module(monkeypatch, installed.SGLANG_DECODE[1], decode_attention_fwd=older_decode_attention_fwd)
@@ -266,7 +344,7 @@ def test_cases_are_checked_and_counted(packages: None, variant: str, rows: int) 
     assert case.operation.variant == variant
     ours = cases.build(_point("triton_packed", rows), HERE).operation
     assert float(case.operation.kv) == float(ours.kv)
-    assert (float(case.operation.rereads) > 1) == (variant == "sglang_triton_extend")
+    assert (float(case.operation.rereads) > 1) == (variant in ("sglang_triton_extend", "fa2_unsplit"))
 
 
 @pytest.mark.parametrize(("variant", "rows"), VARIANTS)
@@ -336,7 +414,7 @@ def test_another_release_without_the_function(packages: None, monkeypatch: pytes
 @pytest.mark.parametrize("quick", [False, True])
 def test_plans_hold_the_same_shapes_for_each(quick: bool) -> None:
     alone = plan(MODELS, quick)
-    points = plan(MODELS, quick, kernels=("flashinfer", "sglang"))
+    points = plan(MODELS, quick, kernels=("flashinfer", "sglang", "vllm"))
     assert [p for p in points if p.variant not in installed.RULES] == alone
     shapes = {p.sizes for p in alone if p.kernel == "attention" and "kv_bytes" not in dict(p.sizes)}
     found = {name: {p.sizes for p in points if p.variant == name} for name in installed.RULES}
@@ -344,11 +422,13 @@ def test_plans_hold_the_same_shapes_for_each(quick: bool) -> None:
     narrow = {sizes for sizes in shapes if dict(sizes)["rows"] == 1}
     assert all(found[f"sglang_triton_{splits}"] == narrow for splits in (8, 16, 64, 128))
     wide = {sizes for sizes in shapes - narrow if dict(sizes)["context"] <= 2**17}
-    assert found["sglang_triton_extend"] == wide
+    assert found["sglang_triton_extend"] == found["fa2_unsplit"] == found["triton_2d"] == wide
+    assert found["fa2"] == narrow
+    assert found["triton_3d"] == shapes
 
 
 def test_an_unknown_package() -> None:
-    with pytest.raises(InputError, match="--kernels: 'fa4' is not known; flashinfer or sglang"):
+    with pytest.raises(InputError, match="--kernels: 'fa4' is not known; flashinfer or sglang or vllm"):
         plan(MODELS, kernels=["fa4"])
 
 
@@ -420,3 +500,41 @@ def test_a_kernel_that_fails_ends_nothing(
     assert "seconds" in groups[0][0]
     assert "seconds" in groups[1][1]
     assert "Ninja build failed" in capsys.readouterr().out
+
+
+# --- vLLM's own sweep --------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_asks_each_variant_for_the_rows_it_runs() -> None:
+    points = sweep_vllm.points(heads=["32/8x128"], rows=(1, 4), contexts=(2**12, 2**17), batches=(1, 64))
+    assert {(p.variant, p["rows"]) for p in points} == {
+        ("fa2", 1), ("triton_3d", 1), ("fa2_unsplit", 4), ("triton_2d", 4), ("triton_3d", 4),
+    }  # fmt: skip
+    assert {(p["batch"], p["context"]) for p in points} == {(1, 2**12), (1, 2**17), (64, 2**12)}
+    assert {p.variant for p in sweep_vllm.points(variants=["fa2"])} == {"fa2"}
+
+
+def test_the_sweep_keeps_what_fails(
+    packages: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**given: Any) -> None:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(sweep_vllm, "BUDGET_S", 0.001)
+    monkeypatch.setattr(compare_installed, "build", lambda p, where: cases.build(p, HERE))
+    module(monkeypatch, installed.VLLM_FLASH[0], flash_attn_varlen_func=fails)
+    planned = sweep_vllm.points(heads=["4/2x16"], rows=(1,), contexts=(48,), batches=(1,))
+    out = tmp_path / "swept.json"
+    flash, triton = sweep_vllm.sweep(out, 60, planned, CPU)
+    assert "no kernel image" in flash["failed"]
+    assert triton["seconds"] > 0
+    assert triton["kv_bytes"] == 48 * 2 * 16 * 2 * 2
+    assert json.loads(out.read_text())["points"] == [flash, triton]
+    sweep_vllm.sweep(out, 0, planned, CPU)
+    assert json.loads(out.read_text())["left_out"] == [p.key for p in planned]
+    assert "2 points left out" in capsys.readouterr().out
+
+
+def test_the_sweep_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert sweep_vllm.main(["--out", str(tmp_path / "x.json")]) == 2

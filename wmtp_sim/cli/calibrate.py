@@ -29,7 +29,7 @@ def calibrate(
     ] = None,
     kernels: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this package's attention beside ours: flashinfer or sglang; several times."),
+        typer.Option(help="Measure this package's attention beside ours: flashinfer, sglang or vllm; several times."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Profile to write; by default where estimates look for it.")] = None,
 ) -> None:
