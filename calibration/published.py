@@ -311,7 +311,10 @@ def _point(operation: Operation, variant: str, sizes: dict[str, Any], time: floa
 
 
 #: What a fit does not look at.
-_NOT_TIMED = ("repeats", "streams", "query_rows", "query_heads", "positions", "weight_format", "row_tile", "tile_rows")
+_NOT_TIMED = (
+    *("repeats", "streams", "query_rows", "query_heads", "positions", "weight_format", "row_tile", "tile_rows"),
+    *("rows_per_read", "serial_flops", "blocks"),
+)
 
 
 def _pass(batch: int, rows: int = 1, attended: int = 0, kv_bytes: float = 2.0) -> layers.Pass:
@@ -550,7 +553,7 @@ def _profile(
     reports = fit.fit_classes(records, gpu, ours.turn_s, source)
     fitted = {report.name: _judged(report.model) for report in reports}
     carried = {
-        name: model.model_copy(update={"carried_from": ours.gpu})
+        name: model.model_copy(update={"carried_from": model.carried_from or ours.gpu})
         for name, model in ours.transferred(ELSEWHERE).kernels.items()
     }
     kernels = carried | fitted | fit.class_defaults(fitted)

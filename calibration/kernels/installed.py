@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.errors import InputError
-from wmtp_sim.spec.engine import AttentionKernel
 
 #: Where each package keeps what is measured: the first place that exists counts, newest release first.
 FLASHINFER = ("flashinfer",)
@@ -51,15 +51,13 @@ WORKSPACE_BYTES = 512 * 2**20
 TENSOR_CORE_GROUP = 4
 #: Tokens a page of vLLM's caches, and segments into which its Triton attention splits a context.
 PAGE, SEGMENTS = 16, 16
-#: How each implementation spreads its read over the GPU, as in the engine definitions.
+_SGLANG, _VLLM = (load_engine(name).attention_kernels for name in ("sglang", "vllm"))
+#: How each implementation spreads its read over the GPU: as the engine definitions say, under several caps.
 RULES = {
-    "flashinfer": AttentionKernel(tile_tokens=64, row_tile=16),
-    **{f"sglang_triton_{n}": AttentionKernel(max_splits=n, tile_tokens=32, row_tile=16) for n in (8, 16, 64, 128)},
-    "sglang_triton_extend": AttentionKernel(streams="q_head", max_splits=1, tile_tokens=64, row_tile=64),
-    "fa2": AttentionKernel(tile_tokens=128, row_tile=64),
-    "fa2_unsplit": AttentionKernel(streams="q_head", max_splits=1, tile_tokens=128, row_tile=64),
-    "triton_3d": AttentionKernel(max_splits=SEGMENTS, tile_tokens=32, row_tile=16),
-    "triton_2d": AttentionKernel(max_splits=1, tile_tokens=32, row_tile=16),
+    "flashinfer": _SGLANG["flashinfer"],
+    **{f"sglang_triton_{n}": _SGLANG["sglang_triton"].model_copy(update={"max_splits": n}) for n in (8, 16, 64, 128)},
+    "sglang_triton_extend": _SGLANG["sglang_triton_extend"],
+    **{name: _VLLM[name] for name in ("fa2", "fa2_unsplit", "triton_3d", "triton_2d")},
 }
 
 Launch = Callable[[int], object]

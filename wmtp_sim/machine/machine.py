@@ -131,12 +131,17 @@ class Machine:
         }
 
     def _busiest_block(self, operation: Operation, kernel: KernelModel) -> Array:
-        """Seconds of the block that works longest by itself: it cannot use more than one multiprocessor's share."""
-        streamed = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
-        if kernel.cta_compute is None or self.gpu.sm_count is None:
-            return streamed
-        rate = kernel.cta_compute * self.peak_rate(operation) / self.gpu.sm_count
-        return np.maximum(streamed, operation.serial_flops / rate)
+        """Seconds of the multiprocessor that works longest: on one block, or on several that share it."""
+        alone = 0.0 if kernel.cta_bytes_per_s is None else operation.serial_bytes / kernel.cta_bytes_per_s
+        if self.gpu.sm_count is None:
+            return alone
+        if kernel.cta_compute is not None:
+            rate = kernel.cta_compute * self.peak_rate(operation) / self.gpu.sm_count
+            alone = np.maximum(alone, operation.serial_flops / rate)
+        if kernel.cta_overlap is None:
+            return alone
+        each = np.ceil(operation.blocks / self.gpu.sm_count)
+        return alone * np.maximum(each / kernel.cta_overlap, 1.0)
 
     def peak_bandwidth(self, operation: Operation) -> float:
         """Bytes per second that carry an operation at best: the memory's, or one link direction for a collective."""

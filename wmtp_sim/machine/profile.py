@@ -29,6 +29,8 @@ class KernelModel(Spec):
         compute: attainable share of the datasheet's dense FLOP peak.
         cta_bytes_per_s: what one thread block can stream; few blocks cannot fill the memory system (Little's law).
         cta_compute: attainable share of one multiprocessor's dense FLOP peak for a block that has it to itself.
+        cta_overlap: what a multiprocessor does with several blocks, over what it does with one; None where more blocks
+            than multiprocessors were not measured, and are taken to share the GPU evenly.
         measured: what was measured of the class, geometry by geometry, over that form.
         spread: factor between model and truth that 90 % of cases stay within, either way, at measured geometries.
         spread_elsewhere: the same at geometries that were not measured; None where the class has one for all.
@@ -44,6 +46,7 @@ class KernelModel(Spec):
     compute: Efficiency
     cta_bytes_per_s: float | None = Field(default=None, gt=0)
     cta_compute: Efficiency | None = None
+    cta_overlap: float | None = Field(default=None, ge=1, le=10)
     measured: Measured | None = None
     spread: float = Field(ge=1, le=10)
     spread_elsewhere: float | None = Field(default=None, ge=1, le=10)

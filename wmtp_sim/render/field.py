@@ -138,7 +138,12 @@ def _level_table(answer: FieldComparison) -> Table:
         title = TITLES[found.level] + (of_others if found.length_from == "other rows" else "")
         sign = "-" if found.sign is None else f"{found.sign:.0%}"
         table.add_row(
-            which + title, str(found.speedup.rows), sign, *_errors(found.speedup), *_counted(found.step), *_counted(found.base)
+            which + title,
+            str(found.speedup.rows),
+            sign,
+            *_errors(found.speedup),
+            *_counted(found.step),
+            *_counted(found.base),
         )
     return table
 

@@ -48,8 +48,9 @@ class AttentionKernel(Spec):
     """How an attention implementation spreads one read over the GPU.
 
     Attributes:
-        streams: what gets a thread block of its own: a KV head of a sequence (query rows packed), or each query head
-            (the cache is then read once per query head).
+        streams: what walks the context by itself: a KV head of a sequence (query rows packed), each query head, or each
+            tile of a KV head's packed rows. Of several that share a KV head each reads its cache.
+        read_together: whether those reads are so close that memory is read once and the GPU's caches serve the others.
         max_splits: thread blocks along the context per stream; 0 lets the kernel fill the GPU.
         tile_tokens: fewest cached tokens per thread block.
         row_tile: query rows are padded to a multiple of this in arithmetic.
@@ -57,7 +58,8 @@ class AttentionKernel(Spec):
         verify_mask_bytes: bytes moved per (verify row x cached token) to build an explicit mask, all passes over it.
     """
 
-    streams: Literal["kv_head", "q_head"] = "kv_head"
+    streams: Literal["kv_head", "q_head", "row_tile"] = "kv_head"
+    read_together: bool = False
     max_splits: int = Field(default=0, ge=0)
     tile_tokens: int = Field(default=64, ge=1)
     row_tile: int = Field(default=1, ge=1)

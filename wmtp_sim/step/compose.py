@@ -405,21 +405,31 @@ def _rows_of_a_weight(operation: Operation) -> Array:
 def fits(entry: ServedBy, operation: Operation, rule: AttentionKernel) -> NDArray[np.bool_]:
     """Where a backend runs an attention with one of its kernels, by rows and by the blocks of an unsplit launch."""
     few_rows = np.asarray(operation.rows) <= (entry.rows or np.inf)
-    blocks = operation.streams * np.ceil(operation.query_rows / rule.row_tile)
-    return np.asarray(few_rows & (blocks <= (entry.blocks or np.inf)))
+    return np.asarray(few_rows & (blocks_of(operation, rule) <= (entry.blocks or np.inf)))
+
+
+def blocks_of(operation: Operation, rule: AttentionKernel) -> Array:
+    """Thread blocks before contexts are split: one for each stream and tile of its rows."""
+    if rule.streams == "q_head":
+        return operation.streams * operation.query_heads * np.ceil(operation.rows / rule.row_tile)
+    return operation.streams * np.ceil(operation.rows / _rows_per_tile(operation, rule))
+
+
+def _rows_per_tile(operation: Operation, rule: AttentionKernel) -> float:
+    """Query rows of a sequence in one tile of a KV head's packed rows: tiles hold whole rows of its heads."""
+    return max(rule.row_tile // operation.query_heads, 1.0)
 
 
 def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     """An attention as one implementation runs it.
 
     One stream is cut into at most ``max_splits`` pieces of at least ``tile_tokens`` tokens; the longest piece is one
-    thread block's own work. A kernel that gives each query head a stream of its own reads the cache once per query
-    head. The query rows of a stream are padded to the kernel's tile, in arithmetic only. A cap on the splits is part of
-    the geometry (before the bytes of an element): the same kernel under another cap is another curve.
+    thread block's own work. Streams that share a KV head each read its cache. The query rows of a stream are padded to
+    the kernel's tile, in arithmetic only. A cap on the splits is part of the geometry (before the bytes of an element):
+    the same kernel under another cap is another curve.
     """
     rows = np.maximum(operation.query_rows, 1.0)
-    per_head = rule.streams == "q_head"
-    rows_of_one = rows / (operation.query_heads if per_head else 1.0)
+    rows_of_one = rows / (operation.query_heads if rule.streams == "q_head" else 1.0)
     piece = np.minimum(operation.positions, float(rule.tile_tokens))
     if rule.max_splits:
         piece = np.maximum(piece, operation.positions / rule.max_splits)
@@ -428,13 +438,19 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     geometry = operation.geometry
     if geometry and rule.max_splits:
         geometry = (*geometry[:-1], float(rule.max_splits), geometry[-1])
-    return replace(
+    served = replace(
         operation,
         geometry=geometry,
         row_tile=float(rule.row_tile),
         tile_rows=rows_of_one,
         padding=pad_rows(rows_of_one, rule.row_tile),
-        rereads=operation.query_heads if per_head else 1.0,
         serial_bytes=stream_bytes * piece / operation.positions,
         serial_flops=row_flops * rule.row_tile * piece / operation.positions,
+        blocks=blocks_of(operation, rule) * rule.max_splits,
     )
+    if rule.read_together or rule.streams == "kv_head":
+        return served
+    if rule.streams == "q_head":
+        return replace(served, rereads=operation.query_heads)
+    rows_per_read = _rows_per_tile(operation, rule)
+    return replace(served, rereads=np.ceil(operation.rows / rows_per_read), rows_per_read=rows_per_read)

@@ -52,8 +52,10 @@ class Operation:
         row_tile: rows that a tile of the kernel holds; ``tile_rows`` of this operation share one.
         padding: FLOPs that the kernel runs over those that count (query rows padded to its tile).
         rereads: times that the kernel reads the KV bytes over once.
+        rows_per_read: query rows of a sequence that one read serves; 0 where it serves all.
         serial_bytes: bytes that the busiest thread block streams by itself; 0 when blocks always share evenly.
         serial_flops: FLOPs that this block runs by itself, its tile's padding included.
+        blocks: thread blocks that each run so long; 0 where a launch has as many as the GPU holds.
         turns: dependent loop turns that no bandwidth shortens (index builders).
         weight_format: how the weights of a product are stored (a name of `spec.precision.FORMATS`).
         slowdown: seconds of this engine's kernel over what a profile says of the class.
@@ -82,8 +84,10 @@ class Operation:
     tile_rows: Array = 1.0
     padding: Array = 1.0
     rereads: Array = 1.0
+    rows_per_read: float = 0.0
     serial_bytes: Array = 0.0
     serial_flops: Array = 0.0
+    blocks: Array = 0.0
     turns: Array = 0.0
     weight_format: str = ""
     slowdown: Array = 1.0
@@ -98,10 +102,12 @@ class Operation:
     def at_rows(self, rows: Array) -> Operation:
         """The same operation over so many rows: FLOPs in proportion, padded to the kernel's tile. Bytes stay."""
         share = rows / self.rows
-        padding = self.padding
+        padding, rereads = self.padding, self.rereads
         if self.row_tile > 1.0:
             padding = pad_rows(self.tile_rows * share, self.row_tile)
-        return replace(self, flops=self.flops * share, rows=rows, padding=padding)
+        if self.rows_per_read:
+            rereads = np.ceil(rows / self.rows_per_read)
+        return replace(self, flops=self.flops * share, rows=rows, padding=padding, rereads=rereads)
 
     def times(self, repeats: Array) -> Operation:
         """The same operation, executed ``repeats`` times as often."""
