@@ -409,3 +409,12 @@ def test_a_deployment_of_options_gets_its_launch_line() -> None:
     assert found.launch is not None
     again = preflight(read_command(found.launch.text), "h200", context=131_072)
     assert again.passed
+
+
+@pytest.mark.parametrize("flag", ["--no-enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"])
+@pytest.mark.parametrize("engine", ["vllm@0.26", "vllm@0.33"])
+def test_switches_that_help_does_not_list(flag: str, engine: str) -> None:
+    """Both releases take them: 0.33 keeps them beside the names that its help lists."""
+    found = looked_at(vllm(f" {flag}", "Qwen/Qwen3-8B", context=4096, asked_of=engine))
+    assert found.passed
+    assert found.traps == []
