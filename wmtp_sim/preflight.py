@@ -106,6 +106,7 @@ def preflight(
         estimate=priced,
         limits=book.limits,
         flags=line.values,
+        said=known.grammar.said(line.values, known.release),
         aside=aside,
         unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
         refused=tuple(line.refused),

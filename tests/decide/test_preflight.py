@@ -122,6 +122,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
     "draft-rows-adjusted": (sglang(nextn(6, rows=6)), sglang(nextn(6))),
     "speculation-unused": (sglang(" --speculative-num-steps 3"), sglang(nextn(3))),
     "graphs-off": (vllm(MTP % 2 + " --enforce-eager"), vllm(MTP % 2 + " --no-enforce-eager")),
+    "graphs-piecewise": (
+        vllm(MTP % 2 + " -cc.cudagraph_mode PIECEWISE"),
+        vllm(MTP % 1 + " -cc.cudagraph_mode PIECEWISE"),  # the first draft pass has its graph
+    ),
     "context-parallel-draft": (
         sglang(TP8 + " --dcp-size 4" + nextn(3), DEEPSEEK),
         sglang(TP8 + " --dcp-size 1" + nextn(3), DEEPSEEK),
@@ -409,6 +413,88 @@ def test_a_deployment_of_options_gets_its_launch_line() -> None:
     assert found.launch is not None
     again = preflight(read_command(found.launch.text), "h200", context=131_072)
     assert again.passed
+
+
+#: Ways to switch CUDA graphs off, by release, each with the words that the trap names.
+OFF = [
+    ("vllm", "--enforce-eager", "--enforce-eager"),
+    ("vllm", "--enforce_eager", "--enforce-eager"),
+    ("vllm", """--compilation-config '{"cudagraph_mode":"NONE"}'""", "--compilation-config.cudagraph_mode NONE"),
+    ("vllm", """-cc '{"cudagraph_mode": 0}'""", "--compilation-config.cudagraph_mode 0"),
+    ("vllm", "-cc.cudagraph_mode=none", "--compilation-config.cudagraph_mode none"),
+    ("vllm", "--compilation-config.cudagraph_mode NONE", "--compilation-config.cudagraph_mode NONE"),
+    ("vllm", "-O0", "--optimization-level 0"),
+    ("vllm", "-O 0", "--optimization-level 0"),
+    ("vllm", "--optimization-level=0", "--optimization-level 0"),
+    ("vllm", "-cc.mode=STOCK_TORCH_COMPILE", "--compilation-config.mode STOCK_TORCH_COMPILE"),
+    ("vllm", "-dp 8 --all2all-backend deepep_high_throughput", "--all2all-backend deepep_high_throughput"),
+    ("vllm@0.26", "-cc.mode=0", "--compilation-config.mode 0"),
+    ("sglang", "--disable-cuda-graph", "--disable-cuda-graph"),
+    ("sglang", "--disable-cuda-graph --cuda-graph-backend-prefill full", "--disable-cuda-graph"),
+    ("sglang", "--disable-decode-cuda-graph", "--disable-decode-cuda-graph"),
+    ("sglang", "--cuda-graph-backend-decode disabled", "--cuda-graph-backend-decode disabled"),
+    ("sglang", """--cuda-graph-config '{"decode": {"backend": "disabled"}}'""",
+     "--cuda-graph-config.decode.backend disabled"),
+    ("sglang", "--debug-cuda-graph", "--debug-cuda-graph"),
+    ("sglang@26.06", "--disable-cuda-graph", "--disable-cuda-graph"),
+]  # fmt: skip
+#: What looks much like it and leaves graphs on for decoding.
+ON = [
+    ("vllm", "--no-enforce-eager"),
+    ("vllm", "-O2"),
+    ("vllm", "-O0 -cc.cudagraph_mode=FULL_DECODE_ONLY"),
+    ("vllm", "-cc.mode=0"),  # full graphs need no compilation since 0.33
+    ("vllm", "-cc.cudagraph_mode=FULL"),
+    ("vllm", "-tp 8 --all2all-backend deepep_high_throughput"),
+    ("vllm@0.26", "-cc.mode=3"),
+    ("vllm@0.26", "-cc.mode=0 -cc.cudagraph_mode=FULL_DECODE_ONLY"),
+    ("sglang", "--disable-prefill-cuda-graph"),
+    ("sglang", "--disable-cuda-graph-padding"),
+    ("sglang", "--disable-cuda-graph --cuda-graph-backend-decode full"),
+    ("sglang", """--cuda-graph-backend-decode disabled --cuda-graph-config '{"decode": {"backend": "full"}}'"""),
+]
+
+
+def graphs(engine: str, more: str) -> list[str]:
+    """What is said of the graphs of a command that drafts three tokens a step."""
+    case = vllm(f"{MTP % 3} {more}") if engine.startswith("vllm") else sglang(f"{nextn(3)} {more}")
+    served = replace(case, context=4096, asked={"asked_of": engine})
+    found = looked_at(served)
+    assert not [trap for trap in found.traps if trap.id in ("unknown-flag", "flag-refused")]
+    return [trap.reason for trap in found.traps if trap.id.startswith("graphs-")]
+
+
+@pytest.mark.parametrize(("engine", "more", "words"), OFF)
+def test_every_way_to_switch_graphs_off(engine: str, more: str, words: str) -> None:
+    (reason,) = graphs(engine, more)
+    assert reason.startswith(f"{words} starts every kernel of 3 draft passes from the host")
+
+
+@pytest.mark.parametrize(("engine", "more"), ON)
+def test_what_leaves_graphs_on(engine: str, more: str) -> None:
+    assert graphs(engine, more) == []
+
+
+@pytest.mark.parametrize("more", ["-O1", "-cc.cudagraph_mode=piecewise", """-cc '{"cudagraph_mode": "PIECEWISE"}'"""])
+@pytest.mark.parametrize("engine", ["vllm@0.26", "vllm@0.33"])
+def test_piecewise_graphs_are_not_for_drafts(engine: str, more: str) -> None:
+    (reason,) = graphs(engine, more)
+    assert "2 of 3 draft passes start every kernel from the host" in reason
+    assert len(graphs(engine, f"{more} --enforce-eager")) == 1
+
+
+def test_graphs_do_not_matter_where_nothing_is_drafted() -> None:
+    assert "graphs-off" not in ids(vllm(" --enforce-eager", context=4096))
+
+
+@pytest.mark.parametrize("engine", grammar_names())
+def test_what_flags_say_belongs_to_a_rule(engine: str) -> None:
+    """Each way names flags of a release, and the rule that looks for it."""
+    known = load_grammar(engine)
+    for rule, ways in known.says.items():
+        assert not BOOK.rules[rule].engines or engine in BOOK.rules[rule].engines
+        for way in ways:
+            assert any(set(way.names) & known.taken(known.flags, release).keys() for release in known.releases)
 
 
 @pytest.mark.parametrize("flag", ["--no-enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"])

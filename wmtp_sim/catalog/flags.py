@@ -23,7 +23,7 @@ from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.engine import Engine
-from wmtp_sim.spec.flags import Flag, Grammar
+from wmtp_sim.spec.flags import Flag, Grammar, stated
 
 SCHEMA = "wmtp-flags/1"
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT])")
@@ -144,11 +144,7 @@ class Line:
 
     def value(self, name: str) -> Any:
         """What a flag, or ``--flag.key``, was given; None where it was not."""
-        base, dot, key = name.partition(".")
-        found = self.values.get(base)
-        if not dot:
-            return found
-        return found.get(key) if isinstance(found, dict) else None
+        return stated(self.values, name)
 
 
 def read_line(known: Vocabulary, words: Sequence[str], launcher: str = "") -> Line:
@@ -270,11 +266,15 @@ def _put(known: Vocabulary, name: str, flag: Flag, given: list[str], line: Line)
     line.values[name] = values if flag.many else (values[0] if values else None)
 
 
-def _put_key(known: Vocabulary, name: str, key: str, text: str, line: Line) -> None:
-    """One ``--flag.key value``: merged into the object, as vLLM's parser does."""
+def _put_key(known: Vocabulary, name: str, path: str, text: str, line: Line) -> None:
+    """One ``--flag.key value``, or ``--flag.key.key value``: merged into the object, as vLLM's parser does."""
+    *outer, key = path.split(".")
     value = _json_or_text(text)
-    line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, {key: value})]
+    top = {key: value} if not outer else {outer[0]: {}}
+    line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, top)]
     held = line.values.setdefault(name, {})
+    for each in outer:
+        held = held.setdefault(each, {}) if isinstance(held, dict) else None
     if isinstance(held, dict):
         held[key] = value
 

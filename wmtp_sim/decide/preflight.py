@@ -50,6 +50,7 @@ class Case:
         estimate: its cost and memory at the context asked about; without a drafter where none can be priced.
         limits: the file's numbers.
         flags: every flag of the command as read, by its own name; empty where options were given instead.
+        said: what rules look for and the flags say, by the rule's id, in the command's words.
         aside: words around the command, environment variables among them.
         unknown: words that no flag explains, each with a hint.
         refused: what the engine refuses, in words.
@@ -68,6 +69,7 @@ class Case:
     estimate: Estimate
     limits: Limits
     flags: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
@@ -209,17 +211,19 @@ def _rejection_with_token_map(case: Case) -> Iterator[Words]:
 
 
 def _graphs_off(case: Case) -> Iterator[Words]:
-    off = [name for name in ("--disable-cuda-graph", "--enforce-eager") if case.flags.get(name)]
-    if case.flags.get("--cuda-graph-backend-decode") == "disabled":
-        off.append("--cuda-graph-backend-decode disabled")
-    if case.drafting and off:
-        yield {"flag": off[0], "depth": case.deployment.depth}
+    if case.drafting and "graphs-off" in case.said:
+        yield {"flag": case.said["graphs-off"], "depth": case.deployment.depth}
+
+
+def _graphs_piecewise(case: Case) -> Iterator[Words]:
+    narrow = case.deployment.depth - 1  # the first draft pass has a piecewise graph
+    if case.drafting and narrow and "graphs-piecewise" in case.said and "graphs-off" not in case.said:
+        yield {"flag": case.said["graphs-piecewise"], "narrow": narrow, "depth": case.deployment.depth}
 
 
 def _context_parallel_draft(case: Case) -> Iterator[Words]:
-    for name in ("--dcp-size", "--decode-context-parallel-size"):
-        if case.drafting and (case.flags.get(name) or 1) > 1:
-            yield {"flag": name}
+    if case.drafting and "context-parallel-draft" in case.said:
+        yield {"flag": case.said["context-parallel-draft"]}
 
 
 def _adaptive_idle(case: Case) -> Iterator[Words]:
@@ -230,9 +234,7 @@ def _adaptive_idle(case: Case) -> Iterator[Words]:
 
 def _acceptance_forced(case: Case) -> Iterator[Words]:
     forced = [word.partition("=")[0] for word in case.aside if word.startswith("SGLANG_SIMULATE_ACC_LEN=")]
-    stated = case.flags.get("--speculative-config")
-    if isinstance(stated, dict) and stated.get("rejection_sample_method") == "synthetic":
-        forced.append("rejection_sample_method synthetic")
+    forced += [case.said["acceptance-forced"]] if "acceptance-forced" in case.said else []
     if case.drafting and forced:
         yield {"what": forced[0]}
 
@@ -475,6 +477,7 @@ CHECKS: dict[str, Check] = {
         _draft_rows_adjusted,
         _speculation_unused,
         _graphs_off,
+        _graphs_piecewise,
         _context_parallel_draft,
         _batch_over_running,
         _kv_pool_differs,
