@@ -47,7 +47,13 @@ def test_vllm() -> None:
         ("--speculative-algorithm EAGLE", 3, "mtp"),
         ("--speculative-algorithm nextn --speculative-num-steps 2", 2, "mtp"),
         ("--speculative-algorithm EAGLE3 --speculative-draft-model-path d", 3, "eagle"),
-        ("--speculative-algorithm DFLASH --speculative-draft-model-path d", 3, "other"),
+        ("--speculative-algorithm STANDALONE --speculative-num-steps 4", 4, "model"),
+        ("--speculative-algorithm DFLASH --speculative-draft-model-path d", 0, "DFLASH"),
+        ("--speculative-algorithm DFLASH --speculative-num-steps 5", 0, "DFLASH"),  # SGLang makes it one step
+        ("--speculative-algorithm dspark", 0, "dspark"),
+        ("--speculative-algorithm NGRAM --speculative-num-draft-tokens 8", 0, "NGRAM"),
+        ("--speculative-algorithm OF_A_PLUGIN", 0, "OF_A_PLUGIN"),
+        ("--speculative-algorithm NONE --speculative-num-steps 3", 0, "mtp"),
     ],
 )
 def test_who_drafts_on_sglang(more: str, depth: int, method: str) -> None:
@@ -61,7 +67,21 @@ def test_who_drafts_on_sglang(more: str, depth: int, method: str) -> None:
         ("--spec-method mtp --spec-tokens 2", 2, "mtp"),
         ("--speculative-config.num_speculative_tokens=2", 2, "mtp"),
         ("--spec-model small --spec-tokens 4", 4, "model"),
-        ("""-sc '{"method": "ngram", "num_speculative_tokens": 4}'""", 4, "other"),
+        ("""-sc '{"method": "ngram", "num_speculative_tokens": 4}'""", 4, "ngram"),
+        ("--spec-method suffix", 0, "suffix"),
+        ("--spec-method mtp", 0, "mtp"),
+        ("--spec-method eagle3 --spec-model head --spec-tokens 3", 3, "eagle"),
+        # the drafter's name decides, whatever chain is stated
+        ("--spec-model Qwen3-8B-DFlash-b16 --spec-tokens 15", 15, "dflash"),
+        ("--spec-method mtp --spec-model dspark_qwen3_8b --spec-tokens 7", 7, "dspark"),
+        ("--spec-model Qwen3-8B_eagle3 --spec-tokens 3", 3, "eagle"),
+        ("--spec-model EAGLE-LLaMA3 --spec-tokens 3", 3, "EAGLE-1"),
+        ("--spec-model [ngram] --spec-tokens 3", 3, "ngram"),
+        (
+            """-sc '{"method": "eagle3", "model": "head", "num_speculative_tokens": 7, "parallel_drafting": true}'""",
+            7,
+            "--speculative-config.parallel_drafting",
+        ),
     ],
 )
 def test_who_drafts_on_vllm(more: str, depth: int, method: str) -> None:

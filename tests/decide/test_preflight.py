@@ -16,8 +16,9 @@ from wmtp_sim.catalog.flags import grammar_names, load_grammar, vocabulary
 from wmtp_sim.catalog.models import catalog_folder
 from wmtp_sim.catalog.rules import load_rules
 from wmtp_sim.decide.preflight import CHECKS
+from wmtp_sim.errors import InputError
 from wmtp_sim.preflight import Preflight, preflight
-from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.deployment import CHAINS, ServerDeployment
 from wmtp_sim.spec.engine import GRADES
 
 BOOK = load_rules()
@@ -119,6 +120,7 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         vllm(MTP % 8 + " --attention-backend TRITON_ATTN"),
         vllm(MTP % 7 + " --attention-backend TRITON_ATTN"),
     ),
+    "depth-not-stated": (vllm(" --spec-method mtp"), vllm(" --spec-method mtp --spec-tokens 1")),
     "draft-rows-adjusted": (sglang(nextn(6, rows=6)), sglang(nextn(6))),
     "speculation-unused": (sglang(" --speculative-num-steps 3"), sglang(nextn(3))),
     "graphs-off": (vllm(MTP % 2 + " --enforce-eager"), vllm(MTP % 2 + " --no-enforce-eager")),
@@ -495,6 +497,53 @@ def test_what_flags_say_belongs_to_a_rule(engine: str) -> None:
         assert not BOOK.rules[rule].engines or engine in BOOK.rules[rule].engines
         for way in ways:
             assert any(set(way.names) & known.taken(known.flags, release).keys() for release in known.releases)
+
+
+#: Commands that draft in a way that is not priced, and its name.
+UNPRICED = [
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-num-draft-tokens 16"),
+     "DFLASH"),
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-num-steps 3"
+            " --speculative-num-draft-tokens 16 --speculative-eagle-topk 1"), "DFLASH"),
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-draft-window-size 512"),
+     "DFLASH"),
+    *((sglang(f" --speculative-algorithm {word}"), word) for word in ("DSPARK", "NGRAM", "UNO", "FROZEN_KV_MTP")),
+    (sglang(" --speculative-algorithm STANDALONE"), "a draft model that is not named"),
+    (vllm(" --spec-method suffix"), "suffix"),
+    (vllm(" --spec-method ngram --spec-tokens 5"), "ngram"),
+    (vllm(" --spec-model z-lab/Qwen3-8B-DFlash-b16 --spec-tokens 15"), "dflash"),
+    (vllm(" -sc.model amd/PARD-Qwen3-0.6B -sc.num_speculative_tokens 8 -sc.parallel_drafting true"),
+     "--speculative-config.parallel_drafting"),
+    (vllm(" --spec-method eagle --spec-model yuhuili/EAGLE-LLaMA3.1-Instruct-8B --spec-tokens 3"), "EAGLE-1"),
+    (vllm(" --spec-method medusa --spec-model m --spec-tokens 4", asked_of="vllm@0.26"), "medusa"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "name"), UNPRICED)
+def test_a_way_to_draft_that_is_not_priced_is_named(case: Deployed, name: str) -> None:
+    """And nothing is advised that holds for a chain alone."""
+    found = looked_at(replace(case, context=4096))
+    (told,) = [trap for trap in found.traps if trap.severity in ("error", "warning")]
+    assert (told.id, told.severity) == ("drafter-not-priced", "warning")
+    assert told.reason == f"the drafter is none that is priced here ({name}): figures are without speculation"
+    assert found.estimate.drafter is None
+
+
+def test_every_method_of_vllm_is_priced_or_named() -> None:
+    known = load_grammar("vllm")
+    for release in known.releases:
+        methods = known.taken(known.keys["--speculative-config"], release)["method"].choices
+        assert len(methods) > 20
+        for word in methods:
+            read = read_command(f"vllm serve m --spec-method {word} --spec-tokens 3", f"vllm@{release}").deployment
+            assert read.method == known.words["method"].get(word, word)
+            assert read.chain == (known.words["method"].get(word) in CHAINS)
+
+
+def test_no_line_starts_what_is_not_priced() -> None:
+    stated = ServerDeployment(model=QWEN, method="DFLASH")
+    with pytest.raises(InputError, match="--drafter: 'DFLASH' has no word in sglang; mtp or eagle"):
+        preflight(stated, "h200", context=4096)
 
 
 @pytest.mark.parametrize("flag", ["--no-enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"])

@@ -19,7 +19,7 @@ from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.spec.acceptance import AcceptLength, ConstantRate
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import Engine
-from wmtp_sim.spec.flags import Grammar
+from wmtp_sim.spec.flags import Grammar, stated
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Attention, Model
 from wmtp_sim.spec.precision import FORMATS
@@ -93,7 +93,13 @@ class Case:
 
     @property
     def drafting(self) -> bool:
-        return self.deployment.depth > 0
+        """Whether a chain is drafted, of which alone depth and draft passes can be spoken."""
+        return self.deployment.depth > 0 and self.deployment.chain
+
+    @property
+    def speculating(self) -> bool:
+        """Whether anything is drafted, in whichever way."""
+        return self.deployment.depth > 0 or not self.deployment.chain
 
     @property
     def windowed(self) -> bool:
@@ -199,6 +205,13 @@ def _draft_shape_incomplete(case: Case) -> Iterator[Words]:
         yield {"depth": case.deployment.depth, "rows": case.deployment.depth + 1}
 
 
+def _depth_not_stated(case: Case) -> Iterator[Words]:
+    asked = [name for field in ("method", "draft_model") for name in case.grammar.fields[field]]
+    said = next((name for name in asked if stated(case.flags, name) is not None), None)
+    if said is not None and case.deployment.chain and case.deployment.depth == 0:
+        yield {"flag": said, "depth": case.flag("depth"), "engine": case.release}
+
+
 def _draft_rows_adjusted(case: Case) -> Iterator[Words]:
     stated, depth = case.deployment.verify_rows, case.deployment.depth
     if case.drafting and case.deployment.topk == 1 and stated not in (None, depth + 1):
@@ -235,7 +248,7 @@ def _adaptive_idle(case: Case) -> Iterator[Words]:
 def _acceptance_forced(case: Case) -> Iterator[Words]:
     forced = [word.partition("=")[0] for word in case.aside if word.startswith("SGLANG_SIMULATE_ACC_LEN=")]
     forced += [case.said["acceptance-forced"]] if "acceptance-forced" in case.said else []
-    if case.drafting and forced:
+    if case.speculating and forced:
         yield {"what": forced[0]}
 
 
@@ -295,7 +308,7 @@ def _window_not_in_release(case: Case) -> Iterator[Words]:
 
 
 def _window_without_drafts(case: Case) -> Iterator[Words]:
-    if not case.drafting and case.deployment.window is not None:
+    if not case.speculating and case.deployment.window is not None:
         yield {"window": f"{case.deployment.window:,}"}
 
 
@@ -334,7 +347,7 @@ def _window_keeps_memory(case: Case) -> Iterator[Words]:
 
 
 def _triton_verify_unsplit(case: Case) -> Iterator[Words]:
-    if case.drafting and case.verify_backend == "triton" and case.long and case.gpu.vendor != "amd":
+    if case.deployment.rows > 1 and case.verify_backend == "triton" and case.long and case.gpu.vendor != "amd":
         whence = _whence(case, case.deployment.verify_backend)
         yield {"rows": case.deployment.rows, "context": f"{case.context:,}", "whence": whence}
 
@@ -474,8 +487,10 @@ CHECKS: dict[str, Check] = {
         _triton_verify_unsplit,
         _kv_splits_cap,
         _triton_wide_verify,
+        _depth_not_stated,
         _draft_rows_adjusted,
         _speculation_unused,
+        _drafter_not_priced,
         _graphs_off,
         _graphs_piecewise,
         _context_parallel_draft,
@@ -493,7 +508,6 @@ CHECKS: dict[str, Check] = {
         _serial_index,
         _adaptive_idle,
         _tree_not_priced,
-        _drafter_not_priced,
         _layout_not_priced,
         _exchange_not_priced,
         _cache_not_priced,

@@ -12,6 +12,8 @@ Ranks = Annotated[int, Field(ge=1, le=1024)]
 #: A name or a word of an engine: no control characters, which a terminal or a shell would act on.
 Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Cache = Literal["bf16", "fp8"]
+#: Who drafts one token after the other: the target's own head, an EAGLE-3 head, a draft model. These are priced.
+CHAINS = ("mtp", "eagle", "model")
 
 
 class ServerDeployment(Spec):
@@ -29,7 +31,8 @@ class ServerDeployment(Spec):
         depth: tokens drafted per step; 0 is no speculation. SGLang's num_steps, vLLM's num_speculative_tokens.
         topk: branches per drafted token; 1 is a chain, which alone is priced.
         verify_rows: rows that a target pass verifies; depth + 1 for a chain where it is not stated.
-        method: who drafts; ``other`` is one that this project does not price.
+        method: who drafts: one of `CHAINS`, else the engine's own word for a way to draft that is not priced here; the
+            depth is 0 then where the engine counts otherwise.
         draft_model: path or name of a drafter that is not the target's own head.
         window, sink: tokens that a draft attends: the most recent ones and the first ones. No window is all.
         attention_backend: of all passes; ``prefill_backend`` and ``decode_backend`` come before it where they are
@@ -55,7 +58,7 @@ class ServerDeployment(Spec):
     depth: Annotated[int, Field(ge=0, le=64)] = 0
     topk: Annotated[int, Field(ge=1, le=1024)] = 1
     verify_rows: Annotated[int, Field(ge=1, le=4096)] | None = None
-    method: Literal["mtp", "eagle", "model", "other"] = "mtp"
+    method: Word = "mtp"
     draft_model: Word | None = None
     window: Size | None = None
     sink: Count | None = None
@@ -73,6 +76,11 @@ class ServerDeployment(Spec):
     kv_splits: Size | None = None
     draft_context: Size | None = None
     config_overrides: Annotated[str, Field(max_length=65_536)] | None = None
+
+    @property
+    def chain(self) -> bool:
+        """Whether drafts are a chain, or there are none; else they are made in a way that is not priced."""
+        return self.method in CHAINS
 
     @property
     def ranks(self) -> int:

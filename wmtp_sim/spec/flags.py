@@ -5,6 +5,7 @@ Fields mirror the grammar files (``data/flags/*.toml``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -54,16 +55,24 @@ class Drafting(Spec):
 
     Attributes:
         unset_depth: depth where speculation is on and none is stated; None where the engine refuses that.
-        states_rows: whether a line states depth, topk and verified rows, all three.
+        states_rows: whether a line states depth, topk and verified rows, all three; the depth is then a chain's alone.
+        by_name: methods that the engine takes from the drafter's name where a method is not stated, or one of a chain
+            without a head of its own: by what is in the name in lower case, the first that fits.
         window_backends: draft attention backends that honour a draft window; empty where no flag windows a draft.
         window_backend: the one of them to write where none is stated; ``elsewhere`` is that for GPUs not NVIDIA's.
     """
 
     unset_depth: int | None = Field(default=None, ge=1, le=64)
     states_rows: bool = False
+    by_name: dict[str, str] = Field(default_factory=dict)
     window_backends: tuple[str, ...] = ()
     window_backend: str | None = None
     elsewhere: str | None = None
+
+    def method_by_name(self, drafter: str) -> str | None:
+        """The engine's word for what a drafter of this name is; None where its name says nothing."""
+        found = (word for pattern, word in self.by_name.items() if re.search(pattern, drafter.lower()))
+        return next(found, None)
 
     def window_backend_on(self, vendor: str) -> str | None:
         """The draft attention backend to write beside a window, on a GPU of a vendor, which may not be stated."""
