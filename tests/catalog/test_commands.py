@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from wmtp_sim.catalog.commands import LONGEST_COMMAND, read_command
 from wmtp_sim.catalog.launch import launch_line
 from wmtp_sim.errors import InputError
+from wmtp_sim.spec.parallel import Layout
 
 SGLANG = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3.5-35B-A3B --tp 8 --ep 8 --context-length 1Mi "
@@ -122,6 +123,41 @@ def test_a_line_written_anew_shares_a_model_alike(command: str) -> None:
     read = read_command(command)
     written = launch_line(read.deployment.model_copy(update={"model": "m"}), read.engine)
     assert read_command(written.text).deployment == read.deployment
+
+
+#: A command, its pipeline stages, its hosts, and those whose GPUs work on one step where 8 stand in each.
+HOSTS = [
+    ("sglang serve m --tp 8", (1, 1, 1)),
+    ("sglang serve m --tp 16", (1, 1, 2)),
+    ("sglang serve m --tp 8 --nnodes 2 --node-rank 0 --dist-init-addr head:5000", (1, 2, 2)),
+    ("sglang serve m --tp-size 16 --nnodes 2", (1, 2, 2)),
+    ("sglang serve m --tp 16 --nnodes=4", (1, 4, 4)),
+    ("sglang serve m --tp 8 --pp-size 2", (2, 1, 2)),
+    ("sglang serve m --tp 8 --pp 1", (1, 1, 1)),
+    ("sglang serve m --tp 8 --dp 2", (1, 1, 1)),  # two replicas, each within a host
+    ("sglang serve m --tp 16 --dp 16 --enable-dp-attention", (1, 1, 2)),
+    ("vllm serve m -tp 8 --nnodes 2", (1, 2, 2)),
+    ("vllm serve m -tp 8 -n 2 -r 1", (1, 2, 2)),
+    ("vllm serve m -tp 16 --distributed-executor-backend ray", (1, 1, 2)),
+    ("vllm serve m -tp 8 --distributed-executor-backend ray", (1, 1, 1)),
+    ("vllm serve m -tp 4 -pp 4", (4, 1, 2)),
+    ("vllm serve m -dp 16 --data-parallel-size-local 8", (1, 2, 2)),
+    ("vllm serve m -dp 4 -tp 2 --data-parallel-size-local 2", (1, 2, 2)),
+    ("vllm serve m -dp 8 --data-parallel-size-local 8", (1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), HOSTS)
+def test_hosts_of_a_command(command: str, says: tuple[int, int, int]) -> None:
+    read = read_command(command).deployment
+    layout = Layout(tp=read.tp, dp=read.dp, dp_attention=read.dp_attention, pp=read.pp, hosts=read.hosts)
+    assert (read.pp, read.hosts, layout.hosts_of_a_step(8)) == says
+
+
+@pytest.mark.parametrize("flag", ["--nnodes", "--pp-size"])
+def test_hosts_in_a_variable_are_refused(flag: str) -> None:
+    with pytest.raises(InputError, match=rf"{flag} is \$N, which is not expanded here"):
+        read_command(f"sglang serve m --tp 8 {flag} $N --node-rank $RANK")
 
 
 def test_ranks_that_groups_cannot_share() -> None:

@@ -195,6 +195,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(nextn(6, WINDOW + FLASHINFER)),
     ),
     "beyond-model-limit": (sglang(nextn(3), MIMO, context=65_536), sglang(nextn(3), MIMO, context=32_768)),
+    "hosts-not-priced": (
+        sglang(" --tp 16 --nnodes 2 --node-rank 0 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, context=4096),
+        sglang(" --tp 8 --nnodes 1 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, "b200", context=4096),
+    ),
     "accept-length-near-1": (sglang(nextn(3), accept_length=1.02), sglang(nextn(3), accept_length=2.8)),
     "draft-already-windowed": (
         sglang(TP8 + nextn(3, WINDOW), "mimo-v2-flash"),
@@ -497,6 +501,23 @@ def test_what_flags_say_belongs_to_a_rule(engine: str) -> None:
         assert not BOOK.rules[rule].engines or engine in BOOK.rules[rule].engines
         for way in ways:
             assert any(set(way.names) & known.taken(known.flags, release).keys() for release in known.releases)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "hosts"),
+    [
+        ("h100", " --tp 16", 2),
+        ("h100", " --tp 4 --nnodes 2", 2),
+        ("h100", " --tp 8", 0),
+        ("gb200", " --tp 16", 0),  # one NVLink
+        ("gb200", " --tp 16 --nnodes 4", 4),
+    ],
+)
+def test_links_between_hosts_are_said_not_to_be_priced(gpu: str, more: str, hosts: int) -> None:
+    found = looked_at(sglang(more, "deepseek-v3", gpu, context=4096))
+    reasons = [trap.reason for trap in found.traps if trap.id == "hosts-not-priced"]
+    assert found.estimate.spans_hosts == bool(hosts)
+    assert [f"in {hosts} hosts, whose links are not priced" in reason for reason in reasons] == [True] * bool(hosts)
 
 
 #: Commands that draft in a way that is not priced, and its name.

@@ -69,6 +69,11 @@ class Command:
         return dict(_unpriced(self.known, self.line))
 
     @property
+    def shared_otherwise(self) -> tuple[str, ...]:
+        """Flags that share the model among its ranks in a way that is not priced."""
+        return tuple(self.known.grammar.parallel.otherwise(self.line.values, self.deployment.ranks))
+
+    @property
     def unused(self) -> tuple[str, ...]:
         """Flags that no field of a deployment states, and words of no flag: what a line made anew carries along."""
         known = {name.partition(".")[0] for names in self.known.grammar.fields.values() for name in names}
@@ -292,6 +297,7 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
     _say_ranks(known, line, stated)
+    _say_hosts(known, line, stated)
     if isinstance(stated.get("config_overrides"), dict):
         stated["config_overrides"] = json.dumps(stated["config_overrides"])
     _say_speculation(known, line, stated)
@@ -307,6 +313,7 @@ def _refuse_variables(known: Vocabulary, line: Line) -> None:
     """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known,
     and where one stands in place of flags."""
     deciding = {flag.partition(".")[0] for flags in known.grammar.fields.values() for flag in flags}
+    deciding.update(known.grammar.parallel.names)
     for name, word in line.variables:
         if name in deciding:
             raise InputError("--from-command", f"{name} is {word[:60]}, which is not expanded here", "write its value")
@@ -381,6 +388,14 @@ def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
     if stated.get("ep", 1) < ranks or (not joined and rules.shares_experts):
         stated.pop("all_to_all", None)  # rows are sent between groups that hold whole experts, or nowhere
     stated |= {"tp": tp, "dp": dp, "dp_attention": joined}
+
+
+def _say_hosts(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
+    """Pipeline stages, and the hosts that are stated or that data-parallel groups are dealt to."""
+    rules, groups = known.grammar.parallel, stated.get("dp", 1)
+    pp, hosts, local = (flag and line.value(flag) for flag in (rules.pp, rules.hosts, rules.local_groups))
+    dealt = -(-groups // local) if local and local > 0 else 1
+    stated |= {"pp": 1 if pp is None else pp, "hosts": max(1 if hosts is None else hosts, dealt)}
 
 
 def _both_sizes(known: Vocabulary, dp: int, groups: int) -> str:

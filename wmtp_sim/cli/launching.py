@@ -74,7 +74,7 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     if said := next((name for name, value in options.items() if value not in (None, False, "1")), None):
         raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
     read = read_command(command, engine)
-    for words in (*read.line.unknown, *read.line.unpriced):
+    for words in (*read.line.unknown, *read.line.unpriced, *read.shared_otherwise):
         typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
     served = read.deployment
     if not served.chain or (served.depth and (served.method != "mtp" or served.topk > 1)):

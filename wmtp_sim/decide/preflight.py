@@ -187,10 +187,8 @@ def _exchange_not_priced(case: Case) -> Iterator[Words]:
 
 
 def _layout_not_priced(case: Case) -> Iterator[Words]:
-    for flag, neutral in case.grammar.parallel.unpriced.items():
-        plain = case.deployment.ranks if neutral == "ranks" else neutral
-        if case.flags.get(flag, plain) != plain:
-            yield {"flag": flag}
+    for flag in case.grammar.parallel.otherwise(case.flags, case.deployment.ranks):
+        yield {"flag": flag}
 
 
 def _speculation_unused(case: Case) -> Iterator[Words]:

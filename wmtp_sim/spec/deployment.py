@@ -27,6 +27,8 @@ class ServerDeployment(Spec):
         ep: ranks that whole experts are dealt to; 1 is a part of every expert on every rank.
         all_to_all: who sends rows to their experts and back; None is nobody, all rows are everywhere.
         draft_tp: ranks that share the drafter, where the engine is told another number than ``tp``.
+        pp, hosts: pipeline stages, and hosts that all GPUs stand in. Neither is priced nor written into a line: each
+            host is started by a command of its own.
         context: the longest sequence that is served, in tokens.
         depth: tokens drafted per step; 0 is no speculation. SGLang's num_steps, vLLM's num_speculative_tokens.
         topk: branches per drafted token; 1 is a chain, which alone is priced.
@@ -54,6 +56,8 @@ class ServerDeployment(Spec):
     ep: Ranks = 1
     all_to_all: Literal["deepep"] | None = None
     draft_tp: Ranks | None = None
+    pp: Ranks = 1
+    hosts: Ranks = 1
     context: Size | None = None
     depth: Annotated[int, Field(ge=0, le=64)] = 0
     topk: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -98,6 +102,8 @@ class ServerDeployment(Spec):
             "expert_parallel": whole if whole > 1 else False,
             "all_to_all": self.all_to_all is not None,
             "draft_tp": self.draft_tp,
+            "pp": self.pp,
+            "hosts": self.hosts,
         }
 
     @property

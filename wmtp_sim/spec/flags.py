@@ -116,6 +116,8 @@ class Parallel(Spec):
             else for one of them.
         shares_experts: whether data-parallel groups share experts unasked.
         whole_by_all_to_all: whether a way to send rows to their experts deals whole experts to all ranks by itself.
+        pp, hosts: flags that state pipeline stages, and the hosts of all GPUs.
+        local_groups: the flag that states how many of the groups stand in one host.
         unpriced: flags that change how GPUs share a model and that nothing here prices, each with the value that
             changes nothing; ``ranks`` is the number of ranks.
     """
@@ -123,7 +125,20 @@ class Parallel(Spec):
     counts_groups: bool = False
     shares_experts: bool = False
     whole_by_all_to_all: bool = False
+    pp: str | None = None
+    hosts: str | None = None
+    local_groups: str | None = None
     unpriced: dict[str, bool | int | Literal["ranks"]] = Field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Flags that it names."""
+        return (*self.unpriced, *(name for name in (self.pp, self.hosts, self.local_groups) if name is not None))
+
+    def otherwise(self, values: Mapping[str, Any], ranks: int) -> list[str]:
+        """Flags that share a model among so many ranks in a way that is not priced."""
+        plain = {flag: ranks if neutral == "ranks" else neutral for flag, neutral in self.unpriced.items()}
+        return [flag for flag, neutral in plain.items() if values.get(flag, neutral) != neutral]
 
 
 def stated(values: Mapping[str, Any], path: str) -> Any:
@@ -232,9 +247,9 @@ class Grammar(Spec):
         for name in self.by_batch.names if self.by_batch else ():
             if name not in self.flags:
                 raise ValueError(f"by_batch names {name!r}, which flags lack")
-        for name in self.parallel.unpriced:
+        for name in self.parallel.names:
             if name not in self.flags:
-                raise ValueError(f"parallel.unpriced names {name!r}, which flags lack")
+                raise ValueError(f"parallel names {name!r}, which flags lack")
         for rule, ways in self.says.items():
             for name in (name for way in ways for name in way.names):
                 if name not in self.flags:
