@@ -101,3 +101,27 @@ def test_every_pair_of_vllm_is_taken_with_no_before_it() -> None:
     assert len(pairs) > 30
     for name in pairs:
         assert {f"--no-{name[2:]}", opposites(name)[-1]} <= set(known.flags[name].off)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("--speculative-config.max_model_len 128k", {"max_model_len": 128_000}),
+        ("-sc.max_model_len=1K", {"max_model_len": 1024}),
+        ("-sc.kv_cache_dtype auto", {"kv_cache_dtype": "auto"}),
+        ("-sc.method mtp -sc.num_speculative_tokens 3", {"method": "mtp", "num_speculative_tokens": 3}),
+        (
+            "-cc.pass_config.fuse_attn_quant true -cc.mode none",
+            {"pass_config": {"fuse_attn_quant": True}, "mode": "none"},
+        ),
+    ],
+)
+def test_keys_of_an_object(words: str, value: object) -> None:
+    """As vLLM's parser merges them: a unit makes a number, a further dot goes one level down."""
+    line = read_line(KNOWN["vllm@0.33"], words.split())
+    assert (list(line.values.values()), line.refused, line.unknown) == ([value], [], [])
+
+
+def test_sglang_takes_no_keys_behind_a_dot() -> None:
+    line = read_line(KNOWN["sglang@0.5.23"], ["--cuda-graph-config.decode.backend", "disabled"])
+    assert line.unknown == ["--cuda-graph-config.decode.backend disabled"]

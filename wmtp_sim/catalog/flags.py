@@ -1,12 +1,13 @@
 """The flags that engine releases take (``data/flags``), and a strict reader of command lines written in them.
 
 It reads as argparse does: ``--flag value`` and ``--flag=value``, names cut short where one flag alone begins so, the
-last of a repeated flag; and as vLLM's parser does, ``--flag.key value`` for a key of a JSON object. Nothing is run, and
-nothing is dropped: words that no flag explains are returned.
+last of a repeated flag; and where an engine's parser does, ``--flag.key value`` for a key of a JSON object. Nothing is
+run, and nothing is dropped: words that no flag explains are returned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import math
@@ -204,7 +205,7 @@ def _read_one(known: Vocabulary, words: Sequence[str], at: int, line: Line) -> i
     typed, equals, glued = word.partition("=")
     if word[1] != "-" and word[:2] in known.names and typed not in known.names:  # -O3
         typed, equals, glued = word[:2], "=", word[2:].removeprefix("=")
-    typed, dot, key = typed.partition(".")
+    typed, dot, key = typed.partition(".") if known.grammar.dotted else (typed, "", "")
     meant = known.resolve(typed)
     if isinstance(meant, list):
         line.refused.append(f"{typed[:60]} may mean {' or '.join(meant[:4])}")
@@ -269,7 +270,7 @@ def _put(known: Vocabulary, name: str, flag: Flag, given: list[str], line: Line)
 def _put_key(known: Vocabulary, name: str, path: str, text: str, line: Line) -> None:
     """One ``--flag.key value``, or ``--flag.key.key value``: merged into the object, as vLLM's parser does."""
     *outer, key = path.split(".")
-    value = _json_or_text(text)
+    value = _json_or_size(text)
     top = {key: value} if not outer else {outer[0]: {}}
     line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, top)]
     held = line.values.setdefault(name, {})
@@ -279,11 +280,12 @@ def _put_key(known: Vocabulary, name: str, path: str, text: str, line: Line) -> 
         held[key] = value
 
 
-def _json_or_text(text: str) -> Any:
-    try:
-        return _strict_json(text)
-    except ValueError:
-        return text
+def _json_or_size(text: str) -> Any:
+    """What vLLM makes of a key's value: JSON, else a whole number with a unit, else text."""
+    for read in (_strict_json, _size):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return text
 
 
 def _key_problems(known: Vocabulary, name: str, values: dict[str, Any]) -> Iterator[str]:
@@ -329,7 +331,7 @@ def converted(flag: Flag, text: str) -> Any:
     if flag.kind == "integer":
         return _whole(text)
     if flag.kind == "size":
-        return _size(text)
+        return -1 if text.lower() == "auto" else _size(text)
     if flag.kind == "si_size":
         return _si_size(text)
     if flag.kind == "number":
@@ -344,9 +346,7 @@ def _whole(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    """A whole number with an optional unit; ``auto`` is -1, as vLLM reads it."""
-    if text.lower() == "auto":
-        return -1
+    """A whole number with an optional unit, as vLLM reads it."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return _whole(text)

@@ -201,6 +201,7 @@ class Grammar(Spec):
         launchers: words by which a command is known to start this engine.
         model_after: last words of the launchers after which the model may be the first word.
         underscores: whether underscores in a flag are read as dashes.
+        dotted: whether ``--flag.key value`` sets a key of the flag's JSON object.
         fields: the flags of each field of `ServerDeployment`; the first is written, all are read. ``--flag.key`` is a
             key of a JSON object.
         words: the engine's words for a field and ours (``kv``, ``method``, ``quantization``).
@@ -216,6 +217,7 @@ class Grammar(Spec):
     launchers: tuple[tuple[str, ...], ...]
     model_after: tuple[str, ...] = ()
     underscores: bool = False
+    dotted: bool = False
     sources: dict[str, str]
     fields: dict[str, tuple[str, ...]]
     words: dict[str, dict[str, str]]
