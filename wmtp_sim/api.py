@@ -70,6 +70,8 @@ def estimate(
     dp: int = 1,
     dp_attention: bool = False,
     draft_tp: int | None = None,
+    pp: int = 1,
+    hosts: int = 1,
     profile: str | Profile | None = None,
 ) -> Estimate:
     """What a speculative step costs and gains, for native, flag and ring draft KV.
@@ -100,6 +102,8 @@ def estimate(
         dp_attention: whether the groups share experts, and what else the engine's definition says; else they are
             replicas of the whole model.
         draft_tp: ranks that share the drafter, where not all of a group do.
+        pp, hosts: pipeline stages, and hosts that all GPUs stand in. They are not priced: where a step needs GPUs of
+            several hosts, by these or by how many GPUs a host holds, a warning says so.
         profile: name or file of a machine profile, or a `Profile`; the GPU's own otherwise. One of another GPU is
             carried over, with wider ranges.
 
@@ -112,7 +116,7 @@ def estimate(
     cache = kv or target.precision.kv
     chosen = load_engine(engine) if isinstance(engine, str) else engine
     chosen = chosen if attention_backend is None else with_backends(chosen, attention_backend)
-    layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp)
+    layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp, pp, hosts)
     work = Workload(
         context,  # type: ignore[arg-type]
         depth,  # type: ignore[arg-type]
@@ -175,6 +179,8 @@ def layout_of(
     expert_parallel: bool | int,
     all_to_all: bool,
     draft_tp: int | None,
+    pp: int = 1,
+    hosts: int = 1,
 ) -> Layout:
     """How GPUs share a target in an engine. Groups with nothing to share are replicas.
 
@@ -198,6 +204,8 @@ def layout_of(
         expert_groups=_expert_groups(expert_parallel, tp * dp if joined else tp),
         all_to_all=all_to_all,
         draft_tp=draft_tp,
+        pp=pp,
+        hosts=hosts,
     )
 
 

@@ -106,6 +106,7 @@ def preflight(
         estimate=priced,
         limits=book.limits,
         flags=line.values,
+        said=known.grammar.said(line.values, known.release),
         aside=aside,
         unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
         refused=tuple(line.refused),
@@ -158,6 +159,8 @@ def _launch(stated: ServerDeployment, known: Vocabulary, gpu: Gpu) -> LaunchLine
 
 def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, str]:
     """What ``--drafter`` would say of a deployment, and why nothing where its drafter cannot be priced."""
+    if not stated.chain:
+        return "", stated.method
     if stated.depth == 0:
         return "", ""
     if stated.method == "mtp" and stated.draft_model in (None, stated.model):
@@ -165,7 +168,7 @@ def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, str]:
     if stated.method == "eagle" and stated.draft_model is None:
         return "", ""
     if stated.draft_model is None:
-        return "", "neither an MTP head, an EAGLE head nor a draft model"
+        return "", "a draft model that is not named"
     try:
         load_drafter(hub_name(stated.draft_model), target)
     except InputError as error:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from wmtp_sim.catalog.commands import LONGEST_COMMAND, read_command
 from wmtp_sim.catalog.launch import launch_line
 from wmtp_sim.errors import InputError
+from wmtp_sim.spec.parallel import Layout
 
 SGLANG = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3.5-35B-A3B --tp 8 --ep 8 --context-length 1Mi "
@@ -47,7 +48,13 @@ def test_vllm() -> None:
         ("--speculative-algorithm EAGLE", 3, "mtp"),
         ("--speculative-algorithm nextn --speculative-num-steps 2", 2, "mtp"),
         ("--speculative-algorithm EAGLE3 --speculative-draft-model-path d", 3, "eagle"),
-        ("--speculative-algorithm DFLASH --speculative-draft-model-path d", 3, "other"),
+        ("--speculative-algorithm STANDALONE --speculative-num-steps 4", 4, "model"),
+        ("--speculative-algorithm DFLASH --speculative-draft-model-path d", 0, "DFLASH"),
+        ("--speculative-algorithm DFLASH --speculative-num-steps 5", 0, "DFLASH"),  # SGLang makes it one step
+        ("--speculative-algorithm dspark", 0, "dspark"),
+        ("--speculative-algorithm NGRAM --speculative-num-draft-tokens 8", 0, "NGRAM"),
+        ("--speculative-algorithm OF_A_PLUGIN", 0, "OF_A_PLUGIN"),
+        ("--speculative-algorithm NONE --speculative-num-steps 3", 0, "mtp"),
     ],
 )
 def test_who_drafts_on_sglang(more: str, depth: int, method: str) -> None:
@@ -61,7 +68,21 @@ def test_who_drafts_on_sglang(more: str, depth: int, method: str) -> None:
         ("--spec-method mtp --spec-tokens 2", 2, "mtp"),
         ("--speculative-config.num_speculative_tokens=2", 2, "mtp"),
         ("--spec-model small --spec-tokens 4", 4, "model"),
-        ("""-sc '{"method": "ngram", "num_speculative_tokens": 4}'""", 4, "other"),
+        ("""-sc '{"method": "ngram", "num_speculative_tokens": 4}'""", 4, "ngram"),
+        ("--spec-method suffix", 0, "suffix"),
+        ("--spec-method mtp", 0, "mtp"),
+        ("--spec-method eagle3 --spec-model head --spec-tokens 3", 3, "eagle"),
+        # the drafter's name decides, whatever chain is stated
+        ("--spec-model Qwen3-8B-DFlash-b16 --spec-tokens 15", 15, "dflash"),
+        ("--spec-method mtp --spec-model dspark_qwen3_8b --spec-tokens 7", 7, "dspark"),
+        ("--spec-model Qwen3-8B_eagle3 --spec-tokens 3", 3, "eagle"),
+        ("--spec-model EAGLE-LLaMA3 --spec-tokens 3", 3, "EAGLE-1"),
+        ("--spec-model [ngram] --spec-tokens 3", 3, "ngram"),
+        (
+            """-sc '{"method": "eagle3", "model": "head", "num_speculative_tokens": 7, "parallel_drafting": true}'""",
+            7,
+            "--speculative-config.parallel_drafting",
+        ),
     ],
 )
 def test_who_drafts_on_vllm(more: str, depth: int, method: str) -> None:
@@ -102,6 +123,41 @@ def test_a_line_written_anew_shares_a_model_alike(command: str) -> None:
     read = read_command(command)
     written = launch_line(read.deployment.model_copy(update={"model": "m"}), read.engine)
     assert read_command(written.text).deployment == read.deployment
+
+
+#: A command, its pipeline stages, its hosts, and those whose GPUs work on one step where 8 stand in each.
+HOSTS = [
+    ("sglang serve m --tp 8", (1, 1, 1)),
+    ("sglang serve m --tp 16", (1, 1, 2)),
+    ("sglang serve m --tp 8 --nnodes 2 --node-rank 0 --dist-init-addr head:5000", (1, 2, 2)),
+    ("sglang serve m --tp-size 16 --nnodes 2", (1, 2, 2)),
+    ("sglang serve m --tp 16 --nnodes=4", (1, 4, 4)),
+    ("sglang serve m --tp 8 --pp-size 2", (2, 1, 2)),
+    ("sglang serve m --tp 8 --pp 1", (1, 1, 1)),
+    ("sglang serve m --tp 8 --dp 2", (1, 1, 1)),  # two replicas, each within a host
+    ("sglang serve m --tp 16 --dp 16 --enable-dp-attention", (1, 1, 2)),
+    ("vllm serve m -tp 8 --nnodes 2", (1, 2, 2)),
+    ("vllm serve m -tp 8 -n 2 -r 1", (1, 2, 2)),
+    ("vllm serve m -tp 16 --distributed-executor-backend ray", (1, 1, 2)),
+    ("vllm serve m -tp 8 --distributed-executor-backend ray", (1, 1, 1)),
+    ("vllm serve m -tp 4 -pp 4", (4, 1, 2)),
+    ("vllm serve m -dp 16 --data-parallel-size-local 8", (1, 2, 2)),
+    ("vllm serve m -dp 4 -tp 2 --data-parallel-size-local 2", (1, 2, 2)),
+    ("vllm serve m -dp 8 --data-parallel-size-local 8", (1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), HOSTS)
+def test_hosts_of_a_command(command: str, says: tuple[int, int, int]) -> None:
+    read = read_command(command).deployment
+    layout = Layout(tp=read.tp, dp=read.dp, dp_attention=read.dp_attention, pp=read.pp, hosts=read.hosts)
+    assert (read.pp, read.hosts, layout.hosts_of_a_step(8)) == says
+
+
+@pytest.mark.parametrize("flag", ["--nnodes", "--pp-size"])
+def test_hosts_in_a_variable_are_refused(flag: str) -> None:
+    with pytest.raises(InputError, match=rf"{flag} is \$N, which is not expanded here"):
+        read_command(f"sglang serve m --tp 8 {flag} $N --node-rank $RANK")
 
 
 def test_ranks_that_groups_cannot_share() -> None:

@@ -52,6 +52,17 @@ def test_every_entry(name: str) -> None:
     assert gpu.launch_slowdown == 1.0 or any("launches are assumed" in note for note in gpu.notes)
 
 
+def test_gpus_of_one_host() -> None:
+    """8 where nobody says more or fewer; an entry that does says why."""
+    found = {name: load_gpu(name).gpus_per_host for name in gpu_names()}
+    assert (found["h200-sxm"], found["gb200"], found["gb300"], found["dgx-spark-gb10"]) == (8, 72, 72, 1)
+    for name in (name for name, most in found.items() if most != 8):
+        assert any(source.startswith("gpus_per_host: ") for source in load_gpu(name).sources)
+    assert Gpu.model_validate(FIELDS).gpus_per_host == 8
+    with pytest.raises(ValidationError, match="gpus_per_host"):
+        Gpu.model_validate({**FIELDS, "gpus_per_host": 0})
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_dense_ratios(name: str) -> None:
     """fp8 runs at twice the bf16 rate, fp4 at least at twice the fp8 rate."""

@@ -205,3 +205,15 @@ def test_every_model_is_shown(run: Run, name: str) -> None:
     document = run("models", "show", name, "--json").document
     assert document["params"]["target"] > 10**9
     assert (document["draft_head"] is None) == bool(document["draft_head_note"])
+
+
+@pytest.mark.parametrize("tp", [8, 16])
+@pytest.mark.parametrize(
+    "command",
+    [("estimate", "--depth", "1"), ("breakeven", "--depth", "1", "--batch", "1", "--window", "4032", "--alpha", "0.7")],
+)
+def test_more_gpus_than_a_host_holds_are_said_not_to_be_priced(run: Run, command: tuple[str, ...], tp: int) -> None:
+    verb, *more = command
+    asked = (verb, "deepseek-v3", "--gpu", "h200", "--context", "4K", "--tp", str(tp), *more, "--json")
+    told = [warning["id"] for warning in run(*asked).document["warnings"]]
+    assert ("hosts-not-priced" in told) == (tp == 16)

@@ -362,3 +362,37 @@ def test_another_drafter_of_a_command_is_not_priced_as_the_head(refused: Callabl
     command += "--speculative-num-steps 3 --speculative-draft-model-path some/head"
     words = refused("recommend", "--gpu", "h200", "--context", "8K", "--from-command", command)
     assert "drafts otherwise than a chain" in words
+
+
+TWO_HOSTS = (
+    "python3 -m sglang.launch_server --model-path /models/DeepSeek-V3 --dist-init-addr head:5000 "
+    "--tensor-parallel-size 16 --nnodes 2 --node-rank 0 --speculative-algorithm EAGLE --speculative-num-steps 3 "
+    "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+)
+
+
+@pytest.mark.usefixtures("choice_alone")
+def test_a_command_of_two_hosts(run: Run) -> None:
+    """Links between them are not priced, which is said; the line keeps what starts each host."""
+    asked = ("recommend", "--gpu", "h100", "--context", "4K", "--batch", "16", "--alpha", "0.7", "--from-command")
+    document = run(*asked, TWO_HOSTS, "--json").document
+    assert "hosts-not-priced" in [warning["id"] for warning in document["warnings"]]
+    assert "--nnodes 2" in document["launch"]
+    assert "--dist-init-addr head:5000" in document["launch"]
+    assert document["launch"].count("--nnodes") == 1
+    assert "[hosts-not-priced]" in run(*asked, TWO_HOSTS).out
+
+
+@pytest.mark.usefixtures("choice_alone")
+def test_a_pipeline_of_a_command_is_said_not_to_be_priced(run: Run) -> None:
+    command = "vllm serve Qwen/Qwen3.5-27B -tp 2 -pp 2"
+    ran = run("recommend", "--gpu", "h200", "--context", "8K", "--alpha", "0.7", "--from-command", command)
+    assert "kept, but not priced: --pipeline-parallel-size" in ran.err
+    assert "--pipeline-parallel-size 2" in ran.out
+
+
+def test_a_way_to_draft_that_is_not_priced_is_refused(refused: Callable[..., str]) -> None:
+    """Also where no depth is stated."""
+    command = "vllm serve Qwen/Qwen3-8B --spec-method suffix"
+    words = refused("recommend", "--gpu", "h200", "--context", "8K", "--from-command", command)
+    assert "drafts otherwise than a chain" in words

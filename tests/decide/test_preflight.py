@@ -16,8 +16,9 @@ from wmtp_sim.catalog.flags import grammar_names, load_grammar, vocabulary
 from wmtp_sim.catalog.models import catalog_folder
 from wmtp_sim.catalog.rules import load_rules
 from wmtp_sim.decide.preflight import CHECKS
+from wmtp_sim.errors import InputError
 from wmtp_sim.preflight import Preflight, preflight
-from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.deployment import CHAINS, ServerDeployment
 from wmtp_sim.spec.engine import GRADES
 
 BOOK = load_rules()
@@ -119,9 +120,14 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         vllm(MTP % 8 + " --attention-backend TRITON_ATTN"),
         vllm(MTP % 7 + " --attention-backend TRITON_ATTN"),
     ),
+    "depth-not-stated": (vllm(" --spec-method mtp"), vllm(" --spec-method mtp --spec-tokens 1")),
     "draft-rows-adjusted": (sglang(nextn(6, rows=6)), sglang(nextn(6))),
     "speculation-unused": (sglang(" --speculative-num-steps 3"), sglang(nextn(3))),
     "graphs-off": (vllm(MTP % 2 + " --enforce-eager"), vllm(MTP % 2 + " --no-enforce-eager")),
+    "graphs-piecewise": (
+        vllm(MTP % 2 + " -cc.cudagraph_mode PIECEWISE"),
+        vllm(MTP % 1 + " -cc.cudagraph_mode PIECEWISE"),  # the first draft pass has its graph
+    ),
     "context-parallel-draft": (
         sglang(TP8 + " --dcp-size 4" + nextn(3), DEEPSEEK),
         sglang(TP8 + " --dcp-size 1" + nextn(3), DEEPSEEK),
@@ -189,6 +195,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(nextn(6, WINDOW + FLASHINFER)),
     ),
     "beyond-model-limit": (sglang(nextn(3), MIMO, context=65_536), sglang(nextn(3), MIMO, context=32_768)),
+    "hosts-not-priced": (
+        sglang(" --tp 16 --nnodes 2 --node-rank 0 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, context=4096),
+        sglang(" --tp 8 --nnodes 1 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, "b200", context=4096),
+    ),
     "accept-length-near-1": (sglang(nextn(3), accept_length=1.02), sglang(nextn(3), accept_length=2.8)),
     "draft-already-windowed": (
         sglang(TP8 + nextn(3, WINDOW), "mimo-v2-flash"),
@@ -409,3 +419,158 @@ def test_a_deployment_of_options_gets_its_launch_line() -> None:
     assert found.launch is not None
     again = preflight(read_command(found.launch.text), "h200", context=131_072)
     assert again.passed
+
+
+#: Ways to switch CUDA graphs off, by release, each with the words that the trap names.
+OFF = [
+    ("vllm", "--enforce-eager", "--enforce-eager"),
+    ("vllm", "--enforce_eager", "--enforce-eager"),
+    ("vllm", """--compilation-config '{"cudagraph_mode":"NONE"}'""", "--compilation-config.cudagraph_mode NONE"),
+    ("vllm", """-cc '{"cudagraph_mode": 0}'""", "--compilation-config.cudagraph_mode 0"),
+    ("vllm", "-cc.cudagraph_mode=none", "--compilation-config.cudagraph_mode none"),
+    ("vllm", "--compilation-config.cudagraph_mode NONE", "--compilation-config.cudagraph_mode NONE"),
+    ("vllm", "-O0", "--optimization-level 0"),
+    ("vllm", "-O 0", "--optimization-level 0"),
+    ("vllm", "--optimization-level=0", "--optimization-level 0"),
+    ("vllm", "-cc.mode=STOCK_TORCH_COMPILE", "--compilation-config.mode STOCK_TORCH_COMPILE"),
+    ("vllm", "-dp 8 --all2all-backend deepep_high_throughput", "--all2all-backend deepep_high_throughput"),
+    ("vllm@0.26", "-cc.mode=0", "--compilation-config.mode 0"),
+    ("sglang", "--disable-cuda-graph", "--disable-cuda-graph"),
+    ("sglang", "--disable-cuda-graph --cuda-graph-backend-prefill full", "--disable-cuda-graph"),
+    ("sglang", "--disable-decode-cuda-graph", "--disable-decode-cuda-graph"),
+    ("sglang", "--cuda-graph-backend-decode disabled", "--cuda-graph-backend-decode disabled"),
+    ("sglang", """--cuda-graph-config '{"decode": {"backend": "disabled"}}'""",
+     "--cuda-graph-config.decode.backend disabled"),
+    ("sglang", "--debug-cuda-graph", "--debug-cuda-graph"),
+    ("sglang@26.06", "--disable-cuda-graph", "--disable-cuda-graph"),
+]  # fmt: skip
+#: What looks much like it and leaves graphs on for decoding.
+ON = [
+    ("vllm", "--no-enforce-eager"),
+    ("vllm", "-O2"),
+    ("vllm", "-O0 -cc.cudagraph_mode=FULL_DECODE_ONLY"),
+    ("vllm", "-cc.mode=0"),  # full graphs need no compilation since 0.33
+    ("vllm", "-cc.cudagraph_mode=FULL"),
+    ("vllm", "-tp 8 --all2all-backend deepep_high_throughput"),
+    ("vllm@0.26", "-cc.mode=3"),
+    ("vllm@0.26", "-cc.mode=0 -cc.cudagraph_mode=FULL_DECODE_ONLY"),
+    ("sglang", "--disable-prefill-cuda-graph"),
+    ("sglang", "--disable-cuda-graph-padding"),
+    ("sglang", "--disable-cuda-graph --cuda-graph-backend-decode full"),
+    ("sglang", """--cuda-graph-backend-decode disabled --cuda-graph-config '{"decode": {"backend": "full"}}'"""),
+]
+
+
+def graphs(engine: str, more: str) -> list[str]:
+    """What is said of the graphs of a command that drafts three tokens a step."""
+    case = vllm(f"{MTP % 3} {more}") if engine.startswith("vllm") else sglang(f"{nextn(3)} {more}")
+    served = replace(case, context=4096, asked={"asked_of": engine})
+    found = looked_at(served)
+    assert not [trap for trap in found.traps if trap.id in ("unknown-flag", "flag-refused")]
+    return [trap.reason for trap in found.traps if trap.id.startswith("graphs-")]
+
+
+@pytest.mark.parametrize(("engine", "more", "words"), OFF)
+def test_every_way_to_switch_graphs_off(engine: str, more: str, words: str) -> None:
+    (reason,) = graphs(engine, more)
+    assert reason.startswith(f"{words} starts every kernel of 3 draft passes from the host")
+
+
+@pytest.mark.parametrize(("engine", "more"), ON)
+def test_what_leaves_graphs_on(engine: str, more: str) -> None:
+    assert graphs(engine, more) == []
+
+
+@pytest.mark.parametrize("more", ["-O1", "-cc.cudagraph_mode=piecewise", """-cc '{"cudagraph_mode": "PIECEWISE"}'"""])
+@pytest.mark.parametrize("engine", ["vllm@0.26", "vllm@0.33"])
+def test_piecewise_graphs_are_not_for_drafts(engine: str, more: str) -> None:
+    (reason,) = graphs(engine, more)
+    assert "2 of 3 draft passes start every kernel from the host" in reason
+    assert len(graphs(engine, f"{more} --enforce-eager")) == 1
+
+
+def test_graphs_do_not_matter_where_nothing_is_drafted() -> None:
+    assert "graphs-off" not in ids(vllm(" --enforce-eager", context=4096))
+
+
+@pytest.mark.parametrize("engine", grammar_names())
+def test_what_flags_say_belongs_to_a_rule(engine: str) -> None:
+    """Each way names flags of a release, and the rule that looks for it."""
+    known = load_grammar(engine)
+    for rule, ways in known.says.items():
+        assert not BOOK.rules[rule].engines or engine in BOOK.rules[rule].engines
+        for way in ways:
+            assert any(set(way.names) & known.taken(known.flags, release).keys() for release in known.releases)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "hosts"),
+    [
+        ("h100", " --tp 16", 2),
+        ("h100", " --tp 4 --nnodes 2", 2),
+        ("h100", " --tp 8", 0),
+        ("gb200", " --tp 16", 0),  # one NVLink
+        ("gb200", " --tp 16 --nnodes 4", 4),
+    ],
+)
+def test_links_between_hosts_are_said_not_to_be_priced(gpu: str, more: str, hosts: int) -> None:
+    found = looked_at(sglang(more, "deepseek-v3", gpu, context=4096))
+    reasons = [trap.reason for trap in found.traps if trap.id == "hosts-not-priced"]
+    assert found.estimate.spans_hosts == bool(hosts)
+    assert [f"in {hosts} hosts, whose links are not priced" in reason for reason in reasons] == [True] * bool(hosts)
+
+
+#: Commands that draft in a way that is not priced, and its name.
+UNPRICED = [
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-num-draft-tokens 16"),
+     "DFLASH"),
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-num-steps 3"
+            " --speculative-num-draft-tokens 16 --speculative-eagle-topk 1"), "DFLASH"),
+    (sglang(" --speculative-algorithm DFLASH --speculative-draft-model-path d --speculative-draft-window-size 512"),
+     "DFLASH"),
+    *((sglang(f" --speculative-algorithm {word}"), word) for word in ("DSPARK", "NGRAM", "UNO", "FROZEN_KV_MTP")),
+    (sglang(" --speculative-algorithm STANDALONE"), "a draft model that is not named"),
+    (vllm(" --spec-method suffix"), "suffix"),
+    (vllm(" --spec-method ngram --spec-tokens 5"), "ngram"),
+    (vllm(" --spec-model z-lab/Qwen3-8B-DFlash-b16 --spec-tokens 15"), "dflash"),
+    (vllm(" -sc.model amd/PARD-Qwen3-0.6B -sc.num_speculative_tokens 8 -sc.parallel_drafting true"),
+     "--speculative-config.parallel_drafting"),
+    (vllm(" --spec-method eagle --spec-model yuhuili/EAGLE-LLaMA3.1-Instruct-8B --spec-tokens 3"), "EAGLE-1"),
+    (vllm(" --spec-method medusa --spec-model m --spec-tokens 4", asked_of="vllm@0.26"), "medusa"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "name"), UNPRICED)
+def test_a_way_to_draft_that_is_not_priced_is_named(case: Deployed, name: str) -> None:
+    """And nothing is advised that holds for a chain alone."""
+    found = looked_at(replace(case, context=4096))
+    (told,) = [trap for trap in found.traps if trap.severity in ("error", "warning")]
+    assert (told.id, told.severity) == ("drafter-not-priced", "warning")
+    assert told.reason == f"the drafter is none that is priced here ({name}): figures are without speculation"
+    assert found.estimate.drafter is None
+
+
+def test_every_method_of_vllm_is_priced_or_named() -> None:
+    known = load_grammar("vllm")
+    for release in known.releases:
+        methods = known.taken(known.keys["--speculative-config"], release)["method"].choices
+        assert len(methods) > 20
+        for word in methods:
+            read = read_command(f"vllm serve m --spec-method {word} --spec-tokens 3", f"vllm@{release}").deployment
+            assert read.method == known.words["method"].get(word, word)
+            assert read.chain == (known.words["method"].get(word) in CHAINS)
+
+
+def test_no_line_starts_what_is_not_priced() -> None:
+    stated = ServerDeployment(model=QWEN, method="DFLASH")
+    with pytest.raises(InputError, match="--drafter: 'DFLASH' has no word in sglang; mtp or eagle"):
+        preflight(stated, "h200", context=4096)
+
+
+@pytest.mark.parametrize("flag", ["--no-enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"])
+@pytest.mark.parametrize("engine", ["vllm@0.26", "vllm@0.33"])
+def test_switches_that_help_does_not_list(flag: str, engine: str) -> None:
+    """Both releases take them: 0.33 keeps them beside the names that its help lists."""
+    found = looked_at(vllm(f" {flag}", "Qwen/Qwen3-8B", context=4096, asked_of=engine))
+    assert found.passed
+    assert found.traps == []

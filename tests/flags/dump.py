@@ -91,22 +91,29 @@ def _found(place: str) -> Any:
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, Flag]:
     """Every option of a parser by its own name: the one that is spelled as its destination, else its first long one."""
     found = {}
-    for action in parser._actions:  # argparse has no public way to list them
-        if action.option_strings and not isinstance(action, argparse._HelpAction | argparse._VersionAction):
-            name = _name(action)
-            found[name] = _flag(parser, action, name)
+    for action, names in _taken(parser):
+        if not isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            name = _name(action, names)
+            found[name] = _flag(parser, action, name, names)
     return dict(sorted(found.items()))
 
 
-def _name(action: argparse.Action) -> str:
+def _taken(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, list[str]]]:
+    """Each option with every name that the parser takes for it: an option's own list may leave out what help hides."""
+    taken = parser._option_string_actions  # argparse has no public way to list them
+    for action in dict.fromkeys(taken.values()):
+        yield action, [name for name, taker in taken.items() if taker is action]
+
+
+def _name(action: argparse.Action, names: list[str]) -> str:
     spelled = "--" + action.dest.replace("_", "-")
-    long = [name for name in action.option_strings if name.startswith("--")]
-    return spelled if spelled in long else (long or list(action.option_strings))[0]
+    long = [name for name in names if name.startswith("--")]
+    return spelled if spelled in long else (long or names)[0]
 
 
-def _flag(parser: argparse.ArgumentParser, action: argparse.Action, name: str) -> Flag:
-    off = _off(parser, action)
-    also = tuple(sorted(other for other in action.option_strings if other != name and other not in off))
+def _flag(parser: argparse.ArgumentParser, action: argparse.Action, name: str, names: list[str]) -> Flag:
+    off = _off(parser, action, names)
+    also = tuple(sorted(other for other in names if other != name and other not in off))
     if action.nargs == 0:
         return Flag(kind="switch", also=also, off=off)
     many = action.nargs in ("+", "*", argparse.REMAINDER) or (isinstance(action.nargs, int) and action.nargs > 1)
@@ -114,12 +121,12 @@ def _flag(parser: argparse.ArgumentParser, action: argparse.Action, name: str) -
     return Flag(kind=_kind(action.type), also=also, many=many, bare=action.nargs in ("?", "*"), choices=choices)
 
 
-def _off(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, ...]:
+def _off(parser: argparse.ArgumentParser, action: argparse.Action, names: list[str]) -> tuple[str, ...]:
     """Names of a switch that switch it off, where others switch it on: found by using each of them."""
-    if action.nargs != 0 or len(action.option_strings) < 2:
+    if action.nargs != 0 or len(names) < 2:
         return ()
     values = {}
-    for name in action.option_strings:
+    for name in names:
         given = argparse.Namespace()
         try:
             action(parser, given, [], name)

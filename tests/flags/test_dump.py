@@ -56,6 +56,13 @@ class Deprecated(argparse.Action):
         raise SystemExit(2)
 
 
+class Paired(argparse.BooleanOptionalAction):
+    """Engines have switches that take more names than they list, which keeps those out of help."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, not str(option_string).startswith("--no-"))
+
+
 def toy() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("toy")
     parser.add_argument("model_tag", nargs="?")
@@ -75,6 +82,8 @@ def toy() -> argparse.ArgumentParser:
     parser.add_argument("--pair", nargs=2)
     parser.add_argument("--maybe", nargs="?", const="x")
     parser.add_argument("--eager", action=argparse.BooleanOptionalAction)
+    reuse = parser.add_argument("--enable-reuse", action=Paired)
+    reuse.option_strings = ["--enable-reuse"]
     parser.add_argument("--fast", "-f", action="store_true")
     parser.add_argument("--no-graphs", dest="graphs", action="store_false")
     parser.add_argument("--hidden", help=argparse.SUPPRESS)
@@ -89,6 +98,7 @@ TOY = {
     "--config-overrides": Flag(kind="json", also=("-co",)),
     "--context-length": Flag(kind="size"),
     "--eager": Flag(kind="switch", off=("--no-eager",)),
+    "--enable-reuse": Flag(kind="switch", off=("--no-enable-reuse",)),
     "--fast": Flag(kind="switch", also=("-f",)),
     "--hidden": Flag(kind="text"),
     "--layers": Flag(kind="integer", many=True, bare=True),
@@ -141,6 +151,7 @@ def grammar(releases: tuple[str, ...], flags: dict[str, Any]) -> Grammar:
             "--layers",
             "--layers 1 2",
         ),
+        *("--enable-reuse", "--enable-reu", "--no-enable-reuse", "--no-en", "--disable-reuse"),
         *("--eager", "--no-eager", "--fast", "-f", "--no-graphs", "--maybe", "--maybe y", "--fast=1", "--buckets [1]"),
     ],
 )
@@ -271,6 +282,8 @@ def test_a_run_writes_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, m
 
 
 def toy_fills(parser: argparse.ArgumentParser) -> None:
-    for action in toy()._actions:
+    made = toy()
+    for action in made._actions:
         if action.dest != "help":
             parser._add_action(action)
+    parser._option_string_actions |= made._option_string_actions

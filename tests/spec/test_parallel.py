@@ -133,12 +133,34 @@ def test_ordinary_numbers_serve_every_model(name: str) -> None:
         ({"tp": 2, "all_to_all": True}, "--all-to-all: sends rows to ranks that hold whole experts"),
         ({"dp": 2, "all_to_all": True}, "--all-to-all: sends rows to other ranks, and there are none"),
         ({"tp": 4, "draft_tp": 3}, "--draft-tp: 3 ranks of 4; a number that divides --tp"),
+        ({"hosts": 0}, "hosts: 0 hosts; a whole number from 1 to 1024"),
+        ({"pp": 0}, "pp: 0 pipeline stages; a whole number from 1 to 1024"),
     ],
 )
 def test_layouts_that_nobody_can_start(stated: dict[str, int], says: str) -> None:
     with pytest.raises(InputError) as caught:
         Layout(**stated)  # type: ignore[arg-type]
     assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("layout", "hosts"),
+    [
+        (Layout(), 1),
+        (Layout(8), 1),
+        (Layout(9), 2),
+        (Layout(8, pp=2), 2),
+        (Layout(8, hosts=2), 2),
+        (Layout(8, 2, hosts=2), 1),  # a replica in each
+        (Layout(8, 2), 1),
+        (Layout(8, 2, dp_attention=True), 2),
+        (Layout(8, 3, hosts=4), 2),
+        (Layout(8, 2, dp_attention=True, hosts=4), 4),
+    ],
+)
+def test_hosts_whose_gpus_work_on_one_step(layout: Layout, hosts: int) -> None:
+    assert layout.hosts_of_a_step(8) == hosts
+    assert layout.hosts_of_a_step(1) == max(layout.ranks * layout.pp, hosts)
 
 
 def test_groups_that_share_experts_are_joined_by_them() -> None:

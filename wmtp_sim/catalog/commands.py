@@ -23,7 +23,7 @@ from wmtp_sim.catalog.flags import Line, Vocabulary, grammar_names, load_grammar
 from wmtp_sim.catalog.scripts import statements
 from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
-from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.deployment import CHAINS, ServerDeployment
 from wmtp_sim.spec.engine import Engine
 
 #: Characters and words of a command. A long real one has 3,000 and 100.
@@ -67,6 +67,11 @@ class Command:
     def unpriced(self) -> dict[str, str]:
         """Fields whose word this project has none for, each with what is said of it."""
         return dict(_unpriced(self.known, self.line))
+
+    @property
+    def shared_otherwise(self) -> tuple[str, ...]:
+        """Flags that share the model among its ranks in a way that is not priced."""
+        return tuple(self.known.grammar.parallel.otherwise(self.line.values, self.deployment.ranks))
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -292,9 +297,10 @@ def _deployment(known: Vocabulary, line: Line) -> ServerDeployment:
     if "model" not in stated:
         raise InputError("--from-command", "names no model", f"add {known.grammar.fields['model'][0]} MODEL")
     _say_ranks(known, line, stated)
+    _say_hosts(known, line, stated)
     if isinstance(stated.get("config_overrides"), dict):
         stated["config_overrides"] = json.dumps(stated["config_overrides"])
-    _say_speculation(known, stated)
+    _say_speculation(known, line, stated)
     if stated.get("context", 1) < 1:  # vLLM's auto
         del stated["context"]
     try:
@@ -307,6 +313,7 @@ def _refuse_variables(known: Vocabulary, line: Line) -> None:
     """Raises `InputError` where a flag that decides about the deployment holds a variable, whose value is not known,
     and where one stands in place of flags."""
     deciding = {flag.partition(".")[0] for flags in known.grammar.fields.values() for flag in flags}
+    deciding.update(known.grammar.parallel.names)
     for name, word in line.variables:
         if name in deciding:
             raise InputError("--from-command", f"{name} is {word[:60]}, which is not expanded here", "write its value")
@@ -324,10 +331,12 @@ def _first(known: Vocabulary, line: Line, name: str) -> Any:
     value, table = _stated(known, line, name), _table(known, name)
     if not isinstance(value, str) or table is None:
         return value
-    if name == "method":
-        word = value.upper() if value.upper() in table else value
-        return table.get(word, "other") or None
-    return table.get(value) or None
+    return (_method(table, value) if name == "method" else table.get(value)) or None
+
+
+def _method(table: dict[str, str], word: str) -> str:
+    """Who drafts, in our words; the engine's own where we have none."""
+    return table.get(word.upper(), table.get(word, word))
 
 
 def _stated(known: Vocabulary, line: Line, name: str) -> Any:
@@ -381,23 +390,44 @@ def _say_ranks(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
     stated |= {"tp": tp, "dp": dp, "dp_attention": joined}
 
 
+def _say_hosts(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
+    """Pipeline stages, and the hosts that are stated or that data-parallel groups are dealt to."""
+    rules, groups = known.grammar.parallel, stated.get("dp", 1)
+    pp, hosts, local = (flag and line.value(flag) for flag in (rules.pp, rules.hosts, rules.local_groups))
+    dealt = -(-groups // local) if local and local > 0 else 1
+    stated |= {"pp": 1 if pp is None else pp, "hosts": max(1 if hosts is None else hosts, dealt)}
+
+
 def _both_sizes(known: Vocabulary, dp: int, groups: int) -> str:
     replicas, attention = (known.grammar.fields[name][0] for name in ("dp", "attention_dp"))
     return f"states {replicas} {dp} and {attention} {groups}, which {known.grammar.engine} refuses together"
 
 
-def _say_speculation(known: Vocabulary, stated: dict[str, Any]) -> None:
+def _say_speculation(known: Vocabulary, line: Line, stated: dict[str, Any]) -> None:
     """Depth and method, where one follows from the other."""
     drafting = known.grammar.drafting
-    on = "method" in stated or ("depth" in stated and not drafting.states_rows)
-    if not on:
-        stated.pop("depth", None)
-        stated.pop("draft_tp", None)
+    asked = {"method"} if drafting.states_rows else {"method", "depth", "draft_model"}
+    if not asked & stated.keys():
+        for name in ("depth", "topk", "verify_rows", "draft_tp"):
+            stated.pop(name, None)
         return
-    if "depth" not in stated and drafting.unset_depth is not None:
-        stated["depth"] = drafting.unset_depth
-    if "method" not in stated:
-        own = stated.get("draft_model") in (None, stated["model"])
-        stated["method"] = "mtp" if own else "model"
+    stated["method"] = _who_drafts(known, line, stated)
     if stated["method"] not in known.engine.draft_tp:
         stated.pop("draft_tp", None)
+    if stated["method"] not in CHAINS:
+        if drafting.states_rows:
+            stated.pop("depth", None)
+    elif "depth" not in stated and drafting.unset_depth is not None:
+        stated["depth"] = drafting.unset_depth
+
+
+def _who_drafts(known: Vocabulary, line: Line, stated: dict[str, Any]) -> str:
+    """The stated method, what the drafter's name makes of it, or how all tokens are drafted at once."""
+    unpriced = known.grammar.said(line.values, known.release).get("drafter-not-priced")
+    if unpriced is not None:
+        return unpriced
+    drafter = stated.get("draft_model")
+    own = drafter in (None, stated["model"])
+    method: str = stated.get("method", "mtp" if own else "model")
+    named = known.grammar.drafting.method_by_name(drafter) if drafter and method in ("mtp", "model") else None
+    return method if named is None else _method(known.grammar.words["method"], named)

@@ -1,12 +1,13 @@
 """The flags that engine releases take (``data/flags``), and a strict reader of command lines written in them.
 
 It reads as argparse does: ``--flag value`` and ``--flag=value``, names cut short where one flag alone begins so, the
-last of a repeated flag; and as vLLM's parser does, ``--flag.key value`` for a key of a JSON object. Nothing is run, and
-nothing is dropped: words that no flag explains are returned.
+last of a repeated flag; and where an engine's parser does, ``--flag.key value`` for a key of a JSON object. Nothing is
+run, and nothing is dropped: words that no flag explains are returned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import math
@@ -23,7 +24,7 @@ from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.engine import Engine
-from wmtp_sim.spec.flags import Flag, Grammar
+from wmtp_sim.spec.flags import Flag, Grammar, stated
 
 SCHEMA = "wmtp-flags/1"
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT])")
@@ -31,6 +32,8 @@ _SI_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kMGT]|[KMGT]i)")
 _SI_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
+#: First words of a flag's name, and whether they turn the meaning of the rest round.
+_TURNS = {"enable": False, "disable": True, "no": True, "noenable": True, "nodisable": False}
 #: A variable of a shell, or a substitution, at a value's start.
 _VARIABLE = re.compile(r"\$[A-Za-z_{(0-9]|`")
 #: A value that begins with a dash, as argparse tells it from a flag.
@@ -86,20 +89,19 @@ class Vocabulary:
         return self.grammar.taken(self.grammar.keys.get(flag, {}), self.release)
 
     def resolve(self, name: str) -> str | list[str] | None:
-        """The flag that a typed name means, several where it is cut too short, None where there is none."""
+        """The name of ``names`` that a typed one means, several where it is cut too short, None where there is none."""
         if self.grammar.underscores and name.startswith("--"):
             name = name.replace("_", "-")
         if name in self.names:
-            return self.names[name]
+            return name
         if not name.startswith("--") or len(name) < 4:
             return None
         begun = [known for known in self.names if known.startswith(name)]
-        return self.names[begun[0]] if len(begun) == 1 else begun or None
+        return begun[0] if len(begun) == 1 else begun or None
 
     def other_releases(self, name: str) -> list[str]:
         """Releases of this engine that take a flag which this one does not."""
-        entries = self.grammar.flags.get(name, ())
-        return [r for r in self.grammar.releases if entries and name in self.grammar.taken({name: entries}, r)]
+        return [r for r in self.grammar.releases if name in names_of(self.grammar.taken(self.grammar.flags, r))]
 
 
 def vocabulary(reference: str | Engine) -> Vocabulary:
@@ -115,8 +117,12 @@ def vocabulary(reference: str | Engine) -> Vocabulary:
         known = ", ".join(f"{engine.name}@{release}" for release in grammar.releases)
         raise InputError("--engine", f"no flags are known of {engine.name} {engine.version[:60]}", f"one of {known}")
     flags = grammar.taken(grammar.flags, found[0])
-    names = {name: main for main, flag in flags.items() for name in (main, *flag.also, *flag.off)}
-    return Vocabulary(engine, grammar, found[0], flags, names)
+    return Vocabulary(engine, grammar, found[0], flags, names_of(flags))
+
+
+def names_of(flags: dict[str, Flag]) -> dict[str, str]:
+    """Every name that flags may be given by, and the flag's own."""
+    return {name: main for main, flag in flags.items() for name in (main, *flag.also, *flag.off)}
 
 
 @dataclass
@@ -139,11 +145,7 @@ class Line:
 
     def value(self, name: str) -> Any:
         """What a flag, or ``--flag.key``, was given; None where it was not."""
-        base, dot, key = name.partition(".")
-        found = self.values.get(base)
-        if not dot:
-            return found
-        return found.get(key) if isinstance(found, dict) else None
+        return stated(self.values, name)
 
 
 def read_line(known: Vocabulary, words: Sequence[str], launcher: str = "") -> Line:
@@ -170,13 +172,28 @@ def check_line(known: Vocabulary, words: Sequence[str], launcher: str = "") -> L
 
 
 def suggestion(known: Vocabulary, words: str) -> str:
-    """What may have been meant by a flag that is none."""
-    name = re.split(r"[ =]", words, maxsplit=1)[0]
-    releases = known.other_releases(name)
+    """What may have been meant by a flag that is none: never a flag that does the opposite."""
+    name = re.split(r"[ =]", words, maxsplit=1)[0][:80]
+    about, off = _meaning(name)
+    same = [each for each in known.names if _meaning(each) == (about, off)]
+    releases = [] if same else known.other_releases(name)
     if releases:
         return f"{known.grammar.engine} {' and '.join(releases)} has it"
-    close = difflib.get_close_matches(name[:80], known.names, n=1, cutoff=0.75)
-    return f"did you mean {close[0]}?" if close else "drop it, or check its spelling"
+    close = same or difflib.get_close_matches(name, known.names, n=1, cutoff=0.75)
+    meant = close[0] if close and _meaning(close[0])[1] is off else None
+    return f"did you mean {meant}?" if meant else "drop it, or check its spelling"
+
+
+def _meaning(name: str) -> tuple[str, bool]:
+    """What a flag's name is about, and whether it switches that off: ``--no-disable-x`` is about x, and does not.
+
+    A first word that is nearly one of `_TURNS` is taken for it.
+    """
+    words, off = name.lstrip("-").replace("_", "-").split("-"), False
+    while len(words) > 1 and (near := difflib.get_close_matches(words[0], _TURNS, n=1, cutoff=0.75)):
+        off ^= _TURNS[near[0]]
+        words = words[1:]
+    return "-".join(words), off
 
 
 def _read_one(known: Vocabulary, words: Sequence[str], at: int, line: Line) -> int:
@@ -188,12 +205,13 @@ def _read_one(known: Vocabulary, words: Sequence[str], at: int, line: Line) -> i
     typed, equals, glued = word.partition("=")
     if word[1] != "-" and word[:2] in known.names and typed not in known.names:  # -O3
         typed, equals, glued = word[:2], "=", word[2:].removeprefix("=")
-    typed, dot, key = typed.partition(".")
-    name = known.resolve(typed)
-    if isinstance(name, list):
-        line.refused.append(f"{typed[:60]} may mean {' or '.join(name[:4])}")
-    if not isinstance(name, str):
-        return _pass_over(words, at, line, keep=name is None)
+    typed, dot, key = typed.partition(".") if known.grammar.dotted else (typed, "", "")
+    meant = known.resolve(typed)
+    if isinstance(meant, list):
+        line.refused.append(f"{typed[:60]} may mean {' or '.join(meant[:4])}")
+    if not isinstance(meant, str):
+        return _pass_over(words, at, line, keep=meant is None)
+    name = known.names[meant]
     flag = known.flags[name]
     if dot and flag.kind != "json":
         line.refused.append(f"{name} holds no keys: {word[:60]!r}")
@@ -201,7 +219,7 @@ def _read_one(known: Vocabulary, words: Sequence[str], at: int, line: Line) -> i
     if flag.kind == "switch":
         if equals:
             line.refused.append(f"{name} takes no value: {word[:60]!r}")
-        line.values[name] = typed not in flag.off
+        line.values[name] = meant not in flag.off
         return at + 1
     following = [glued] if equals else list(_following(words, at + 1))
     given = following if flag.many else following[:1]
@@ -249,20 +267,25 @@ def _put(known: Vocabulary, name: str, flag: Flag, given: list[str], line: Line)
     line.values[name] = values if flag.many else (values[0] if values else None)
 
 
-def _put_key(known: Vocabulary, name: str, key: str, text: str, line: Line) -> None:
-    """One ``--flag.key value``: merged into the object, as vLLM's parser does."""
-    value = _json_or_text(text)
-    line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, {key: value})]
+def _put_key(known: Vocabulary, name: str, path: str, text: str, line: Line) -> None:
+    """One ``--flag.key value``, or ``--flag.key.key value``: merged into the object, as vLLM's parser does."""
+    *outer, key = path.split(".")
+    value = _json_or_size(text)
+    top = {key: value} if not outer else {outer[0]: {}}
+    line.refused += [f"{name}.{problem}" for problem in _key_problems(known, name, top)]
     held = line.values.setdefault(name, {})
+    for each in outer:
+        held = held.setdefault(each, {}) if isinstance(held, dict) else None
     if isinstance(held, dict):
         held[key] = value
 
 
-def _json_or_text(text: str) -> Any:
-    try:
-        return _strict_json(text)
-    except ValueError:
-        return text
+def _json_or_size(text: str) -> Any:
+    """What vLLM makes of a key's value: JSON, else a whole number with a unit, else text."""
+    for read in (_strict_json, _size):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return text
 
 
 def _key_problems(known: Vocabulary, name: str, values: dict[str, Any]) -> Iterator[str]:
@@ -308,7 +331,7 @@ def converted(flag: Flag, text: str) -> Any:
     if flag.kind == "integer":
         return _whole(text)
     if flag.kind == "size":
-        return _size(text)
+        return -1 if text.lower() == "auto" else _size(text)
     if flag.kind == "si_size":
         return _si_size(text)
     if flag.kind == "number":
@@ -323,9 +346,7 @@ def _whole(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    """A whole number with an optional unit; ``auto`` is -1, as vLLM reads it."""
-    if text.lower() == "auto":
-        return -1
+    """A whole number with an optional unit, as vLLM reads it."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return _whole(text)

@@ -95,7 +95,7 @@ def launch_line(
             flags are not known.
     """
     known = vocabulary(engine or deployment.engine)
-    drafting = _drafting(deployment, known, vendor) if deployment.depth else {}
+    drafting = _drafting(deployment, known, vendor) if deployment.depth or not deployment.chain else {}
     stated = {name: getattr(deployment, name) for name in _SERVING} | _counted(deployment, known)
     said = {name: value for name, value in stated.items() if value not in (None, _PLAIN.get(name))}
     if deployment.depth == 0 and deployment.window is not None:

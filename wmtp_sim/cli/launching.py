@@ -74,10 +74,10 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     if said := next((name for name, value in options.items() if value not in (None, False, "1")), None):
         raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
     read = read_command(command, engine)
-    for words in (*read.line.unknown, *read.line.unpriced):
+    for words in (*read.line.unknown, *read.line.unpriced, *read.shared_otherwise):
         typer.echo(f"wmtp: --from-command: kept, but not priced: {words[:120]}", err=True)
     served = read.deployment
-    if served.depth and (served.method != "mtp" or served.topk > 1):
+    if not served.chain or (served.depth and (served.method != "mtp" or served.topk > 1)):
         raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
     memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
     return Started(served, read.engine.model_copy(update=memory), read.unused, frozenset(read.line.values))

@@ -153,6 +153,11 @@ class Estimate:
         return {policy: self._composer.speculative_step(policy) for policy in POLICIES}
 
     @property
+    def spans_hosts(self) -> bool:
+        """Whether one step's GPUs stand in several hosts, whose links are not priced."""
+        return self.work.layout.hosts_of_a_step(self.machine.gpu.gpus_per_host) > 1
+
+    @property
     def all_steps(self) -> dict[str, Step]:
         """``base`` and every policy's step."""
         return {"base": self.base_step, **{str(policy): step for policy, step in self.steps.items()}}

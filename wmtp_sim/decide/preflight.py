@@ -19,7 +19,7 @@ from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.spec.acceptance import AcceptLength, ConstantRate
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import Engine
-from wmtp_sim.spec.flags import Grammar
+from wmtp_sim.spec.flags import Grammar, stated
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Attention, Model
 from wmtp_sim.spec.precision import FORMATS
@@ -50,6 +50,7 @@ class Case:
         estimate: its cost and memory at the context asked about; without a drafter where none can be priced.
         limits: the file's numbers.
         flags: every flag of the command as read, by its own name; empty where options were given instead.
+        said: what rules look for and the flags say, by the rule's id, in the command's words.
         aside: words around the command, environment variables among them.
         unknown: words that no flag explains, each with a hint.
         refused: what the engine refuses, in words.
@@ -68,6 +69,7 @@ class Case:
     estimate: Estimate
     limits: Limits
     flags: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
@@ -91,7 +93,13 @@ class Case:
 
     @property
     def drafting(self) -> bool:
-        return self.deployment.depth > 0
+        """Whether a chain is drafted, of which alone depth and draft passes can be spoken."""
+        return self.deployment.depth > 0 and self.deployment.chain
+
+    @property
+    def speculating(self) -> bool:
+        """Whether anything is drafted, in whichever way."""
+        return self.deployment.depth > 0 or not self.deployment.chain
 
     @property
     def windowed(self) -> bool:
@@ -179,10 +187,8 @@ def _exchange_not_priced(case: Case) -> Iterator[Words]:
 
 
 def _layout_not_priced(case: Case) -> Iterator[Words]:
-    for flag, neutral in case.grammar.parallel.unpriced.items():
-        plain = case.deployment.ranks if neutral == "ranks" else neutral
-        if case.flags.get(flag, plain) != plain:
-            yield {"flag": flag}
+    for flag in case.grammar.parallel.otherwise(case.flags, case.deployment.ranks):
+        yield {"flag": flag}
 
 
 def _speculation_unused(case: Case) -> Iterator[Words]:
@@ -197,6 +203,13 @@ def _draft_shape_incomplete(case: Case) -> Iterator[Words]:
         yield {"depth": case.deployment.depth, "rows": case.deployment.depth + 1}
 
 
+def _depth_not_stated(case: Case) -> Iterator[Words]:
+    asked = [name for field in ("method", "draft_model") for name in case.grammar.fields[field]]
+    said = next((name for name in asked if stated(case.flags, name) is not None), None)
+    if said is not None and case.deployment.chain and case.deployment.depth == 0:
+        yield {"flag": said, "depth": case.flag("depth"), "engine": case.release}
+
+
 def _draft_rows_adjusted(case: Case) -> Iterator[Words]:
     stated, depth = case.deployment.verify_rows, case.deployment.depth
     if case.drafting and case.deployment.topk == 1 and stated not in (None, depth + 1):
@@ -209,17 +222,19 @@ def _rejection_with_token_map(case: Case) -> Iterator[Words]:
 
 
 def _graphs_off(case: Case) -> Iterator[Words]:
-    off = [name for name in ("--disable-cuda-graph", "--enforce-eager") if case.flags.get(name)]
-    if case.flags.get("--cuda-graph-backend-decode") == "disabled":
-        off.append("--cuda-graph-backend-decode disabled")
-    if case.drafting and off:
-        yield {"flag": off[0], "depth": case.deployment.depth}
+    if case.drafting and "graphs-off" in case.said:
+        yield {"flag": case.said["graphs-off"], "depth": case.deployment.depth}
+
+
+def _graphs_piecewise(case: Case) -> Iterator[Words]:
+    narrow = case.deployment.depth - 1  # the first draft pass has a piecewise graph
+    if case.drafting and narrow and "graphs-piecewise" in case.said and "graphs-off" not in case.said:
+        yield {"flag": case.said["graphs-piecewise"], "narrow": narrow, "depth": case.deployment.depth}
 
 
 def _context_parallel_draft(case: Case) -> Iterator[Words]:
-    for name in ("--dcp-size", "--decode-context-parallel-size"):
-        if case.drafting and (case.flags.get(name) or 1) > 1:
-            yield {"flag": name}
+    if case.drafting and "context-parallel-draft" in case.said:
+        yield {"flag": case.said["context-parallel-draft"]}
 
 
 def _adaptive_idle(case: Case) -> Iterator[Words]:
@@ -230,10 +245,8 @@ def _adaptive_idle(case: Case) -> Iterator[Words]:
 
 def _acceptance_forced(case: Case) -> Iterator[Words]:
     forced = [word.partition("=")[0] for word in case.aside if word.startswith("SGLANG_SIMULATE_ACC_LEN=")]
-    stated = case.flags.get("--speculative-config")
-    if isinstance(stated, dict) and stated.get("rejection_sample_method") == "synthetic":
-        forced.append("rejection_sample_method synthetic")
-    if case.drafting and forced:
+    forced += [case.said["acceptance-forced"]] if "acceptance-forced" in case.said else []
+    if case.speculating and forced:
         yield {"what": forced[0]}
 
 
@@ -293,7 +306,7 @@ def _window_not_in_release(case: Case) -> Iterator[Words]:
 
 
 def _window_without_drafts(case: Case) -> Iterator[Words]:
-    if not case.drafting and case.deployment.window is not None:
+    if not case.speculating and case.deployment.window is not None:
         yield {"window": f"{case.deployment.window:,}"}
 
 
@@ -332,7 +345,7 @@ def _window_keeps_memory(case: Case) -> Iterator[Words]:
 
 
 def _triton_verify_unsplit(case: Case) -> Iterator[Words]:
-    if case.drafting and case.verify_backend == "triton" and case.long and case.gpu.vendor != "amd":
+    if case.deployment.rows > 1 and case.verify_backend == "triton" and case.long and case.gpu.vendor != "amd":
         whence = _whence(case, case.deployment.verify_backend)
         yield {"rows": case.deployment.rows, "context": f"{case.context:,}", "whence": whence}
 
@@ -472,9 +485,12 @@ CHECKS: dict[str, Check] = {
         _triton_verify_unsplit,
         _kv_splits_cap,
         _triton_wide_verify,
+        _depth_not_stated,
         _draft_rows_adjusted,
         _speculation_unused,
+        _drafter_not_priced,
         _graphs_off,
+        _graphs_piecewise,
         _context_parallel_draft,
         _batch_over_running,
         _kv_pool_differs,
@@ -490,7 +506,6 @@ CHECKS: dict[str, Check] = {
         _serial_index,
         _adaptive_idle,
         _tree_not_priced,
-        _drafter_not_priced,
         _layout_not_priced,
         _exchange_not_priced,
         _cache_not_priced,

@@ -239,6 +239,13 @@ def _layout(estimate: Estimate) -> Iterator[Finding]:
     if drafter is not None and layout.draft_tp not in (None, layout.tp) and drafter.kind not in engine.draft_tp:
         text = f"{engine.name} {engine.version} gives such a drafter the target's ranks: --draft-tp is what-if"
         yield Finding("draft-tp-not-in-engine", text, among=estimate.work.depth > 0)
+    if estimate.spans_hosts:
+        gpu = estimate.machine.gpu
+        gpus, hosts = layout.ranks * layout.pp, layout.hosts_of_a_step(gpu.gpus_per_host)
+        text = (
+            f"{gpus} GPUs work on a step in {hosts} hosts, whose links are not priced: figures are as within one host"
+        )
+        yield Finding("hosts-not-priced", text)
     text = f"fewer sequences than the {layout.dp} groups of --dp: some have none"
     yield Finding("idle-groups", text, estimate.work.batch < layout.dp)
 

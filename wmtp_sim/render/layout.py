@@ -17,6 +17,8 @@ def layout_words(layout: Layout) -> list[str]:
         words.append(f"{whole} by all-to-all" if layout.all_to_all else whole)
     if layout.draft_tp is not None:
         words.append(f"draft tp {layout.draft_tp}")
+    if layout.hosts > 1:
+        words.append(f"{layout.hosts} hosts")
     return words
 
 

@@ -82,7 +82,8 @@ def _heading(found: Preflight) -> str:
 def _understood(stated: ServerDeployment, estimate: Estimate) -> str:
     """The deployment in a line."""
     parts = [f"context {tokens(float(estimate.work.context))}", f"batch {int(estimate.work.batch)}"]
-    parts.append(f"depth {stated.depth} ({stated.rows} rows verified)" if stated.depth else "no speculation")
+    chain = f"depth {stated.depth} ({stated.rows} rows verified)" if stated.depth else "no speculation"
+    parts.append(chain if stated.chain else f"{stated.method}, which is not priced")
     if stated.window is not None:
         parts.append(f"window {stated.window:,} + sink {stated.sink or 0:,}")
     backend = stated.draft_attention_backend if stated.depth else None

@@ -12,6 +12,8 @@ Ranks = Annotated[int, Field(ge=1, le=1024)]
 #: A name or a word of an engine: no control characters, which a terminal or a shell would act on.
 Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Cache = Literal["bf16", "fp8"]
+#: Who drafts one token after the other: the target's own head, an EAGLE-3 head, a draft model. These are priced.
+CHAINS = ("mtp", "eagle", "model")
 
 
 class ServerDeployment(Spec):
@@ -25,11 +27,14 @@ class ServerDeployment(Spec):
         ep: ranks that whole experts are dealt to; 1 is a part of every expert on every rank.
         all_to_all: who sends rows to their experts and back; None is nobody, all rows are everywhere.
         draft_tp: ranks that share the drafter, where the engine is told another number than ``tp``.
+        pp, hosts: pipeline stages, and hosts that all GPUs stand in. Neither is priced nor written into a line: each
+            host is started by a command of its own.
         context: the longest sequence that is served, in tokens.
         depth: tokens drafted per step; 0 is no speculation. SGLang's num_steps, vLLM's num_speculative_tokens.
         topk: branches per drafted token; 1 is a chain, which alone is priced.
         verify_rows: rows that a target pass verifies; depth + 1 for a chain where it is not stated.
-        method: who drafts; ``other`` is one that this project does not price.
+        method: who drafts: one of `CHAINS`, else the engine's own word for a way to draft that is not priced here; the
+            depth is 0 then where the engine counts otherwise.
         draft_model: path or name of a drafter that is not the target's own head.
         window, sink: tokens that a draft attends: the most recent ones and the first ones. No window is all.
         attention_backend: of all passes; ``prefill_backend`` and ``decode_backend`` come before it where they are
@@ -51,11 +56,13 @@ class ServerDeployment(Spec):
     ep: Ranks = 1
     all_to_all: Literal["deepep"] | None = None
     draft_tp: Ranks | None = None
+    pp: Ranks = 1
+    hosts: Ranks = 1
     context: Size | None = None
     depth: Annotated[int, Field(ge=0, le=64)] = 0
     topk: Annotated[int, Field(ge=1, le=1024)] = 1
     verify_rows: Annotated[int, Field(ge=1, le=4096)] | None = None
-    method: Literal["mtp", "eagle", "model", "other"] = "mtp"
+    method: Word = "mtp"
     draft_model: Word | None = None
     window: Size | None = None
     sink: Count | None = None
@@ -75,6 +82,11 @@ class ServerDeployment(Spec):
     config_overrides: Annotated[str, Field(max_length=65_536)] | None = None
 
     @property
+    def chain(self) -> bool:
+        """Whether drafts are a chain, or there are none; else they are made in a way that is not priced."""
+        return self.method in CHAINS
+
+    @property
     def ranks(self) -> int:
         """Ranks that work on one step together."""
         return self.tp * self.dp if self.dp_attention else self.tp
@@ -90,6 +102,8 @@ class ServerDeployment(Spec):
             "expert_parallel": whole if whole > 1 else False,
             "all_to_all": self.all_to_all is not None,
             "draft_tp": self.draft_tp,
+            "pp": self.pp,
+            "hosts": self.hosts,
         }
 
     @property

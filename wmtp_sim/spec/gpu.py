@@ -27,9 +27,10 @@ class Gpu(Spec):
     ``memory_bytes`` is what driver or framework reports, else the label's decimal GB. ``hbm_bandwidth_bytes_per_s`` is
     the DRAM's theoretical rate, whatever its kind. ``sm_count`` counts compute units on AMD. ``clock_hz`` is the boost
     or maximum clock, not always the one that peaks are quoted at. ``scale_up_bidir_bytes_per_s`` sums both directions
-    of NVLink or Infinity Fabric; ``pcie_unidir_bytes_per_s`` is one direction. ``launch_slowdown`` is a kernel's fixed
-    cost over an H200's, assumed where no profile was measured. ``unverified`` names the fields that no
-    good source was seen for.
+    of NVLink or Infinity Fabric; ``pcie_unidir_bytes_per_s`` is one direction. ``gpus_per_host`` is the most of them
+    behind one scale-up link or in one host, 8 where nobody says: more of them need links between hosts, which are not
+    priced. ``launch_slowdown`` is a kernel's fixed cost over an H200's, assumed where no profile was measured.
+    ``unverified`` names the fields that no good source was seen for.
     """
 
     name: str = Field(min_length=1, max_length=120)
@@ -44,6 +45,7 @@ class Gpu(Spec):
     clock_hz: Annotated[float, Field(ge=1e6, le=1e12, strict=True)] | None = None
     scale_up_bidir_bytes_per_s: Rate | None = None
     pcie_unidir_bytes_per_s: Rate | None = None
+    gpus_per_host: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
     launch_slowdown: Annotated[float, Field(ge=0.1, le=100)] = 1.0
     tdp_w: Annotated[float, Field(gt=0, le=1e6, strict=True)] | None = None
     unverified: tuple[str, ...] = ()

@@ -46,6 +46,8 @@ class Layout:
         by_reduction: whether groups gather rows by an all-reduce over all ranks of rows that are zero where a group has
             none, and return them by another, which complete what ranks made of attention and of experts, too.
         draft_tp: ranks that share the drafter, where it is not all of a group; each part of a group runs it whole.
+        pp: pipeline stages. They are not priced, and stand beside the ranks.
+        hosts: hosts that all GPUs stand in, as far as that is stated. Links between them are not priced.
 
     Raises:
         InputError: naming the flag of a number that is out of range or does not divide.
@@ -59,12 +61,17 @@ class Layout:
     all_to_all: bool = False
     by_reduction: bool = False
     draft_tp: int | None = None
+    pp: int = 1
+    hosts: int = 1
 
     def __post_init__(self) -> None:
         for flag, ranks in (("--tp", self.tp), ("--dp", self.dp), ("--tp times --dp", self.tp * self.dp)):
             if not 1 <= ranks <= MAX_RANKS:
                 what = "groups" if flag == "--dp" else "ranks"
                 raise InputError(flag, f"{ranks} {what}", f"a whole number from 1 to {MAX_RANKS}")
+        for name, number, what in (("pp", self.pp, "pipeline stages"), ("hosts", self.hosts, "hosts")):
+            if not 1 <= number <= MAX_RANKS:
+                raise InputError(name, f"{number} {what}", f"a whole number from 1 to {MAX_RANKS}")
         if not 1 <= self.expert_groups <= self.ranks or self.ranks % self.expert_groups:
             problem = f"{self.expert_groups} groups cannot share {self.ranks} ranks"
             hint = "a number that divides --tp" + (" times --dp" if self.joined > 1 else "")
@@ -91,6 +98,11 @@ class Layout:
     def ranks(self) -> int:
         """Ranks that work on one step together, and share its experts."""
         return self.tp * self.joined
+
+    def hosts_of_a_step(self, gpus_per_host: int) -> int:
+        """Hosts, at least, whose GPUs work on one step together: replicas are dealt to the hosts evenly."""
+        stated = -(-self.hosts * self.ranks // self.gpus)
+        return max(stated, -(-self.ranks * self.pp // gpus_per_host))
 
     def groups_of(self, group: WeightGroup) -> int:
         """Groups that share matrices of a kind, and run them for the rows of all."""
