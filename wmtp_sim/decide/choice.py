@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.decide.estimate import Estimate, PolicyResult
+from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.step.compose import POLICIES, Policy
+from wmtp_sim.step.compose import Policy
 
 #: Gains closer than this share are not worth another flag.
 INDIFFERENT = 0.005
 
 
-def runnable(estimate: Estimate) -> list[Policy]:
-    """Policies that the engine release has, that reach this drafter's attention, and whose memory fits."""
-    return [policy for policy in POLICIES if offered(estimate, policy) and bool(estimate.memory[policy].fits)]
+def can_run(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
+    """Where a policy is one that the release has and that reaches the drafter's attention, and its memory fits."""
+    fits = np.asarray(estimate.memory[policy].fits & estimate.memory["base"].fits)
+    return fits & offered(estimate, policy)
 
 
 def offered(estimate: Estimate, policy: Policy) -> bool:
@@ -31,11 +32,6 @@ def windows_reach(drafter: Drafter | None) -> bool:
     return drafter is not None and all(mixer.kind == "attention" for mixer in drafter.mixers)
 
 
-def best(estimate: Estimate, among: list[Policy]) -> Policy:
-    """The policy with the highest speedup of a single point; the plainer one where the difference is nothing."""
-    return among[int(plainest([gain(estimate.policies[policy]) for policy in among]))]
-
-
 def plainest(gains: ArrayLike, possible: ArrayLike = True) -> NDArray[np.int64]:
     """Places in ``gains`` [..., options], plainest option first: the first that is as good as the best, save nothing.
 
@@ -44,10 +40,3 @@ def plainest(gains: ArrayLike, possible: ArrayLike = True) -> NDArray[np.int64]:
     rates = np.where(possible, gains, -np.inf)
     near = np.asarray(possible) & (rates >= (1 - INDIFFERENT) * rates.max(axis=-1, keepdims=True))
     return np.asarray(np.where(near.any(axis=-1), near.argmax(axis=-1), -1))
-
-
-def gain(result: PolicyResult) -> float:
-    """The speedup of a single point with a stated acceptance."""
-    if result.speedup is None:
-        raise ValueError("no acceptance was stated")
-    return float(result.speedup)

@@ -224,9 +224,20 @@ class Recommendation:
 
     def over(self, other: int) -> Difference:
         """The choice over another option."""
-        if self.place is None or self.lengths is None:
+        if self.place is None:
             raise ValueError("nothing was chosen")
-        ours, theirs = ((self.space.options[at], float(self.lengths[at])) for at in (self.place, other))
+        return self._difference(self.place, other)
+
+    @cached_property
+    def speculation(self) -> Difference | None:
+        """The choice over off; where off is the choice, the best that drafts over it. None where nothing is."""
+        drafting = self.place or self.runner_up
+        return self._difference(drafting, 0) if drafting else None
+
+    def _difference(self, one: int, other: int) -> Difference:
+        if self.lengths is None:
+            raise ValueError("no acceptance was stated")
+        ours, theirs = ((self.space.options[at], float(self.lengths[at])) for at in (one, other))
         return difference(self.space, self._served, ours, theirs)
 
     # --- what would change it ---

@@ -100,6 +100,17 @@ class Machine:
         """Seconds of operations that run one after the other."""
         return sum((self.time(operation) for operation in operations), start=NOTHING)
 
+    def by_class(self, operations: Iterable[Operation]) -> dict[str, Timing]:
+        """Seconds of operations that run one after the other, by kernel class and implementation.
+
+        What a class's model gets wrong it gets wrong in all of them: see `wmtp_sim.decide.ratio`.
+        """
+        found: dict[str, Timing] = {}
+        for operation in operations:
+            name = f"{operation.kernel}.{operation.variant}"
+            found[name] = found.get(name, NOTHING) + self.time(operation)
+        return found
+
     def binding_roof(self, operation: Operation) -> str:
         """What an operation mostly waits for, one of `ROOFS`: the longest leg anywhere where fields are arrays."""
         legs = self._roof_legs(operation)

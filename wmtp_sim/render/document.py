@@ -6,17 +6,20 @@ Arrays have one axis per ranged input, in the order of ``axes``. Infinity is not
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.choice import offered
+from wmtp_sim.decide.estimate import Estimate, StepCost
 from wmtp_sim.decide.memory import Memory
+from wmtp_sim.decide.verdict import WORDS, speedup, verdict_of
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.profile import Profile
 from wmtp_sim.render.layout import layout_document
-from wmtp_sim.step.compose import TERMS, Entry
+from wmtp_sim.step.compose import POLICIES, TERMS, Entry, Policy
 
 SCHEMA = "wmtp-estimate/1"
 
@@ -25,7 +28,7 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
     """Everything an estimate knows. ``operations`` adds each step's operations (single points only)."""
     shape = np.broadcast_shapes(estimate.work.shape, _shape(estimate.accept_length))
     show = _Shower(shape)
-    policies: dict[str, Any] = {name: _policy(result, show) for name, result in estimate.policies.items()}
+    policies: dict[str, Any] = {name: _policy(estimate, name, show) for name in estimate.policies}
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "model": estimate.model.name,
@@ -39,6 +42,7 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
         "base": _base(estimate, show),
         "idle": None if estimate.idle is None else _cost(estimate.idle, show),
         "policies": policies,
+        "verdict": _verdict(estimate, show),
         "native_loses": _losing(estimate, show),
         "memory": _memory(estimate, show),
         "warnings": [{"id": w.id, "text": w.text} for w in warnings(estimate)],
@@ -68,7 +72,7 @@ class _Shower:
         whole = np.broadcast_to(np.asarray(values), self.full).reshape(self.shape)
         if whole.ndim == 0:
             return _plain(whole.item())
-        if whole.dtype == bool or np.isfinite(whole).all():
+        if whole.dtype in (bool, object) or np.isfinite(whole).all():
             return whole.tolist()
         unbounded = ~np.isfinite(whole)
         values = whole.astype(object)
@@ -138,12 +142,37 @@ def _base(estimate: Estimate, show: _Shower) -> dict[str, Any]:
     return {**_cost(estimate.base, show), "tokens_per_s": show(rate), "tokens_per_s_total": show(total)}
 
 
-def _policy(result: PolicyResult, show: _Shower) -> dict[str, Any]:
+def _verdict(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
+    """Of the best policy that the release has and memory holds, at each point; null without an acceptance."""
+    if estimate.accept_length is None or not estimate.policies:
+        return None
+    found = verdict_of(estimate)
     return {
+        "word": show(_named(found.word, WORDS, found.word >= 0)),
+        "policy": show(_named(found.policy, POLICIES, found.word >= 0)),
+        "speedup": show(found.gain.expected),
+        "speedup_interval": [show(found.gain.low), show(found.gain.high)],
+        "never_measured": list(found.unmeasured),
+    }
+
+
+def _named(places: NDArray[np.int64], names: Sequence[str], there: NDArray[np.bool_]) -> NDArray[Any]:
+    """Names by their places; None where there is none."""
+    whole = np.asarray(names, dtype=object)[places]
+    return np.array(
+        [name if kept else None for name, kept in zip(np.ravel(whole), np.ravel(there), strict=True)], dtype=object
+    ).reshape(np.shape(places))
+
+
+def _policy(estimate: Estimate, policy: Policy, show: _Shower) -> dict[str, Any]:
+    result, gain = estimate.policies[policy], speedup(estimate, policy)
+    return {
+        "in_engine": offered(estimate, policy),
         **_cost(result.cost, show),
         "margin": show(result.margin),
         "accept_length": show(result.accept_length),
         "speedup": show(result.speedup),
+        "speedup_interval": None if gain is None else [show(gain.low), show(gain.high)],
         "max_speedup": show(result.max_speedup),
         "break_even_accept_length": show(result.break_even_accept_length),
         "unwinnable": show(result.unwinnable),

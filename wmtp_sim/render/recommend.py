@@ -11,12 +11,14 @@ from rich.text import Text
 
 from wmtp_sim.catalog.launch import Launch, LaunchByBatch
 from wmtp_sim.decide.difference import Difference
+from wmtp_sim.decide.evidence import unmeasured
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
 from wmtp_sim.decide.thresholds import Axis, Threshold
 from wmtp_sim.decide.warnings import Warning, warnings
 from wmtp_sim.render.layout import layout_words
-from wmtp_sim.render.verdict import named
+from wmtp_sim.render.tables import NO_ROOM
+from wmtp_sim.render.verdict import named, not_sure
 from wmtp_sim.step.compose import POLICIES
 from wmtp_sim.units import milliseconds, percent, rate, times, tokens
 
@@ -151,7 +153,7 @@ def _surface(found: Recommendation) -> Table:
 
 def _need(found: Recommendation, place: int, c: int, b: int) -> str:
     if not found.asked_priced.fits[place, c, b]:
-        return "no room"
+        return NO_ROOM
     if found.unwinnable[place, c, b]:
         return UNWINNABLE
     needed = found.needed[place, c, b]
@@ -236,6 +238,7 @@ def sentences(found: Recommendation) -> list[str]:
         _run(found),
         *_target(found),
         *_margins(found),
+        *not_sure(unmeasured(found.space.deployment)),
         *_others(found),
         *_changes(found),
         *_switching(found),
@@ -307,16 +310,15 @@ def _missed(found: Recommendation) -> str:
 
 
 def _margins(found: Recommendation) -> Iterator[str]:
-    if found.runner_up is not None:
+    if found.place and found.runner_up:  # off is compared below
         over, other = found.over(found.runner_up), _described(found, found.runner_up)
         if over.expected < 0:
             yield f"{other} gives {percent(-over.expected)}: too little to prefer it ({_interval(over)} the other way)."
         else:
-            either = "" if over.sure else ", so either will do"
+            either = "" if over.signed else ", so either will do"
             yield f"{percent(over.expected)} over the runner-up, {other}: {_sure(over)}{either}."
-    if found.place and found.runner_up != 0:
-        over = found.over(0)
-        yield f"{percent(over.expected)} over off: {_sure(over)}."
+    if (drafting := found.speculation) is not None:
+        yield f"Speculation {drafting.word}: {percent(drafting.expected)} over off, {_interval(drafting)}."
     if loss := _window_is_worth(found):
         yield loss
 
@@ -334,8 +336,9 @@ def _window_is_worth(found: Recommendation) -> str | None:
 
 
 def _sure(over: Difference) -> str:
-    """Whether a difference exceeds its interval, which common errors leave out."""
-    return f"{'sure' if over.sure else 'not sure'} over the interval of the difference, {_interval(over)}"
+    """Whether a difference exceeds its interval, which common errors leave out, and such steps were measured."""
+    word = "sure" if over.sure else "probable" if over.signed else "not sure"
+    return f"{word} over the interval of the difference, {_interval(over)}"
 
 
 def _interval(over: Difference) -> str:

@@ -62,6 +62,7 @@ def recommend_document(
         "by_batch": None if by_batch is None else _by_batch(by_batch, deployment.work.layout.dp),
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
+        "speculation": None if found.speculation is None else found.speculation.word,
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
         "too_large": None if found.too_large is None else _named(found.space.options[found.too_large]),
         "thresholds": [_threshold(found, each) for each in found.thresholds],
@@ -153,6 +154,7 @@ def _over(found: Recommendation, other: int | None) -> dict[str, Any] | None:
         "gain": over.expected,
         "interval": [over.low, over.high],
         "sure": over.sure,
+        "never_measured": list(over.unmeasured),
     }
 
 

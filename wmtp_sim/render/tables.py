@@ -12,9 +12,10 @@ from rich.text import Text
 
 from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
 from wmtp_sim.decide.memory import Memory
+from wmtp_sim.decide.verdict import speedup
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.layout import layout_words
-from wmtp_sim.render.verdict import verdict
+from wmtp_sim.render.verdict import spread, verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
 from wmtp_sim.work.operation import Array
@@ -22,6 +23,8 @@ from wmtp_sim.work.operation import Array
 #: Rows of a sweep that a person can take in.
 SWEEP_ROWS = 12
 EXPLAIN_ROWS = 12
+#: What stands in a cell whose memory does not fit, as in `wmtp recommend`.
+NO_ROOM = "no room"
 
 
 def print_estimate(estimate: Estimate, console: Console) -> None:
@@ -70,6 +73,9 @@ def _point_table(estimate: Estimate) -> Table:
     _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate)
     _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
     _add(table, estimate, "speedup (at most)", times(1.0), _speedup)
+    if estimate.accept_length is not None:
+        ranges = (speedup(estimate, policy) for policy in estimate.policies)
+        table.add_row("  range", "", *(spread(gain) for gain in ranges if gain is not None))
     _add(table, estimate, "break-even AL", "", _break_even)
     memories = [estimate.memory[name] for name in names]
     table.add_row("memory per GPU", *map(_used, memories))
@@ -137,14 +143,20 @@ def _print_sweep(estimate: Estimate, console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     cells = {policy: _sweep_cells(estimate, policy) for policy in estimate.policies}
     base = np.broadcast_to(estimate.base.step_s, work.shape).ravel()
+    fits = np.broadcast_to(estimate.memory["base"].fits, work.shape).ravel()
     for i in chosen:
-        row = [tokens(float(flat[name][i])) for name in columns] + [milliseconds(float(base[i]))]
+        row = [tokens(float(flat[name][i])) for name in columns]
+        row.append(milliseconds(float(base[i])) if fits[i] else NO_ROOM)
         table.add_row(*row, *(cells[policy](int(i)) for policy in estimate.policies))
     console.print(table)
     shown = "speedup" if estimate.accept_length is not None else "break-even accept length"
-    console.print(
-        Text(f"Cells: step ms and {shown}. {len(list(chosen))} of {count} points; --json has all.", style="dim")
-    )
+    room = f" {NO_ROOM}: memory does not hold it." if not _all_fit(estimate) else ""
+    counted = f"{len(list(chosen))} of {count} points; --json has all."
+    console.print(Text(f"Cells: step ms and {shown}.{room} {counted}", style="dim"))
+
+
+def _all_fit(estimate: Estimate) -> bool:
+    return all(bool(np.all(memory.fits)) for memory in estimate.memory.values())
 
 
 def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
@@ -153,7 +165,8 @@ def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
     gain = result.break_even_accept_length if result.speedup is None else result.speedup
     gains = np.broadcast_to(gain, np.broadcast_shapes(shape, gain.shape)).ravel()
     suffix = "" if result.speedup is None else "x"
-    return lambda i: f"{milliseconds(float(step[i]))}  {gains[i]:.2f}{suffix}"
+    fits = np.broadcast_to(estimate.memory[policy].fits & estimate.memory["base"].fits, shape).ravel()
+    return lambda i: f"{milliseconds(float(step[i]))}  {gains[i]:.2f}{suffix}" if fits[i] else NO_ROOM
 
 
 # --- the operations --------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from wmtp_sim.decide.choice import best, gain, offered, runnable
+from wmtp_sim.decide.choice import INDIFFERENT, can_run, offered
 from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.ratio import Range
+from wmtp_sim.decide.verdict import verdict_of
 from wmtp_sim.step.compose import POLICIES, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, times
 
@@ -18,7 +20,7 @@ def verdict(estimate: Estimate) -> list[str]:
     if not estimate.memory["native"].fits:
         ring = "a ring would" if estimate.memory["ring"].fits else "nor would a ring"
         lines.append(f"The target fits, the drafter's full KV does not; {ring}: {_short(estimate, 'native')}.")
-    lines += [_pays(estimate), *_what_if(estimate), _reason(estimate)]
+    lines += [*_pays(estimate), *_what_if(estimate), _reason(estimate)]
     losing = estimate.losing_depth("native")
     if losing.depth:
         basis = {"stated": "at these rates", "assumed": "at this acceptance", "full": "even at full acceptance"}
@@ -33,36 +35,49 @@ def _short(estimate: Estimate, name: str) -> str:
     return f"{needed} needed per GPU, {usable} usable, largest context {longest}"
 
 
-def _pays(estimate: Estimate) -> str:
+def _pays(estimate: Estimate) -> list[str]:
+    """Whether the best policy that can run pays, within which range, and what of that nobody measured."""
     depth = int(estimate.work.depth)
     if estimate.accept_length is None:
         parts = [f"{p} {float(r.break_even_accept_length):.2f}" for p, r in estimate.policies.items()]
-        return f"Depth {depth} pays above an accept length of: {', '.join(parts)} (of {depth + 1} at most)."
-    possible = runnable(estimate)
-    if not possible:
-        return "No draft policy of this engine fits."
-    policy = best(estimate, possible)
-    result, factor = estimate.policies[policy], gain(estimate.policies[policy])
-    if times(factor) == times(1.0):
-        return f"Speculation breaks even at depth {depth}: {times(factor)} with {named(policy)}."
-    if factor < 1:
-        floor = "no acceptance can pay" if result.unwinnable else "a higher accept length would"
-        return f"Speculation loses at depth {depth}: {times(factor)} at best ({policy}); {floor}."
-    beside = "" if policy == "native" else f", native {times(gain(estimate.policies['native']))}"
-    return f"Speculation pays at depth {depth}: {times(factor)} with {named(policy)}{beside}."
+        return [f"Depth {depth} pays above an accept length of: {', '.join(parts)} (of {depth + 1} at most)."]
+    found = verdict_of(estimate)
+    policy, word = found.only_policy, found.only_word
+    if policy is None or word is None:
+        return ["No draft policy of this engine fits."]
+    gain = f"{times(float(found.gain.expected))} ({spread(found.gain)})"
+    if word == "even":
+        said = f"Speculation breaks even at depth {depth}: {gain} with {named(policy)}."
+    elif word in ("pays", "probably pays"):
+        native = float(estimate.policies["native"].speedup)  # type: ignore[arg-type]
+        beside = "" if policy == "native" else f", native {times(native)}"
+        said = f"Speculation {word} at depth {depth}: {gain} with {named(policy)}{beside}."
+    else:
+        floor = "no acceptance can pay" if estimate.policies[policy].unwinnable else "a higher accept length would"
+        said = f"Speculation {word} at depth {depth}: {gain} at best ({policy}); {floor}."
+    return [said, *not_sure(found.unmeasured)]
+
+
+def not_sure(unmeasured: tuple[str, ...]) -> list[str]:
+    """Why no verdict is sure, where that is so."""
+    return [f"Not sure: nobody measured {', or '.join(unmeasured)}."] if unmeasured else []
+
+
+def spread(gain: Range) -> str:
+    """The range of a speedup: 2.22 to 3.02."""
+    return f"{float(gain.low):.2f} to {float(gain.high):.2f}"
 
 
 def _what_if(estimate: Estimate) -> list[str]:
     """What the policies would give that this engine, drafter or GPU memory does not let run."""
     if estimate.accept_length is None:
         return []
-    possible = runnable(estimate)
-    absent = [policy for policy in POLICIES if policy not in possible and not offered(estimate, policy)]
-    most = max((gain(estimate.policies[policy]) for policy in possible), default=0.0)
-    better = [policy for policy in absent if gain(estimate.policies[policy]) > most + 0.005]
+    gains = {p: float(result.speedup) for p, result in estimate.policies.items() if result.speedup is not None}
+    most = max((gains[policy] for policy in POLICIES if can_run(estimate, policy)), default=0.0)
+    better = [p for p in POLICIES if not offered(estimate, p) and gains[p] > most + INDIFFERENT]
     if not better:
         return []
-    parts = [f"{named(policy)} would give {times(gain(estimate.policies[policy]))}" for policy in better]
+    parts = [f"{named(policy)} would give {times(gains[policy])}" for policy in better]
     return [f"Not in {estimate.engine.name} {estimate.engine.version} for this drafter: {'; '.join(parts)}."]
 
 

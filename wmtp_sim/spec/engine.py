@@ -196,6 +196,24 @@ class StateHandling(Spec):
     resident_snapshots: Literal["per_row", "per_draft"] = "per_row"
 
 
+class MeasuredSteps(Spec):
+    """Whole steps of this very release that were measured and held against predictions that were not fitted on them.
+
+    Attributes:
+        gpu: the GPU that they ran on, by the GPU file's name.
+        drafters: who drafted.
+        ranks: GPUs that shared the model.
+        steps: how many were measured.
+        off: the largest error of a predicted ratio of base step and speculative step among them.
+    """
+
+    gpu: str
+    drafters: tuple[Literal["mtp", "eagle", "model"], ...]
+    ranks: tuple[Annotated[int, Field(ge=1)], ...]
+    steps: int = Field(ge=1)
+    off: float = Field(ge=0, le=1)
+
+
 class Note(Spec):
     """What a person must know about an engine on GPUs of some architectures, as the GPU file names them; () is all.
 
@@ -242,6 +260,7 @@ class Engine(Spec):
         draft_tp: kinds of drafters that may have fewer ranks than the target; others lie as it does.
         base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
+        measured: its steps that were measured; of anything else a verdict is not sure.
     """
 
     name: str
@@ -275,11 +294,16 @@ class Engine(Spec):
     host: Host = Host()
     ideal: bool = False
     notes: tuple[Note, ...] = ()
+    measured: tuple[MeasuredSteps, ...] = ()
     sources: dict[str, str]
 
     def source_of(self, path: str) -> str:
         """Where a value comes from: the source of its path, or of the longest path that it lies under."""
         return source_among(self.sources, path)
+
+    def stated(self, path: str) -> bool:
+        """Whether a person put this value over the definition: it is then no guess of ours."""
+        return self.source_of(path).startswith("stated")
 
     @property
     def standing(self) -> Literal["as defined", "judged", "stated"]:

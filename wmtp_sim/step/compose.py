@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wmtp_sim.machine.machine import Machine, Timing
+from wmtp_sim.machine.machine import NOTHING, Machine, Timing
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import AttentionKernel, Engine, Host, Phase, ServedBy
 from wmtp_sim.spec.model import Model, has_sinks
@@ -51,11 +51,15 @@ ROW_BY_ROW = 8
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a step: its operations, rebuilt when asked for, and their summed time."""
+    """One term of a step: its operations, rebuilt when asked for, and their time by kernel class."""
 
     term: Term
     operations: Callable[[], Iterator[Operation]]
-    total: Timing
+    classes: dict[str, Timing]
+
+    @cached_property
+    def total(self) -> Timing:
+        return sum(self.classes.values(), start=NOTHING)
 
     def entries(self, machine: Machine) -> Iterator[Entry]:
         """Every operation with its time on a machine."""
@@ -98,6 +102,15 @@ class Step:
     @property
     def seconds(self) -> Array:
         return self.total.seconds
+
+    @property
+    def classes(self) -> dict[str, Timing]:
+        """Seconds of each kernel class, all terms together, and of the host."""
+        found = {"host": self.host}
+        for part in self.parts:
+            for name, timing in part.classes.items():
+                found[name] = found.get(name, NOTHING) + timing
+        return found
 
     def term(self, name: Term) -> Array:
         """Expected seconds of one term."""
@@ -186,7 +199,7 @@ class Composer:
         return {"context": self.work.context, "window": self.work.windowed}
 
     def _part(self, term: Term, operations: Callable[[], Iterator[Operation]]) -> Part:
-        return Part(term, operations, self.machine.total(operations()))
+        return Part(term, operations, self.machine.by_class(operations()))
 
     # --- operations of each term ---
 
@@ -269,9 +282,10 @@ class Composer:
         """What a step takes beyond its kernels.
 
         The GPU's waits, and what launches outside a graph take longer than their kernels; at least what the host's own
-        work takes longer than all of that.
+        work takes longer than all of that. A time that a person stated has no range.
         """
-        host, spread = self._engine_host, self.machine.profile.host_spread
+        host, main = self._engine_host, "host.base_s" if "base" in phases else "host.step_s"
+        spread = 1.0 if self.engine.stated(main) else self.machine.profile.host_spread
         for phase in host.eager:
             if phase in phases:
                 launched = host.eager_launch_s * phases[phase].launches
