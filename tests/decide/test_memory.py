@@ -172,17 +172,17 @@ def test_the_vision_tower_is_split_and_never_quantised(tp: int) -> None:
 def test_tied_embeddings_of_a_draft_model(tied: bool) -> None:
     drafter = load_drafter("llama-3.2-1b", load_model("llama-3.1-8b"))
     assert drafter is not None
-    assert drafter.tied_embeddings
+    assert not drafter.own_lm_head  # its embedding serves
     vocabulary = 0 if tied else BF16 * 128_256 * 2048
-    found = drafter_weight_bytes(drafter.model_copy(update={"tied_embeddings": tied}))
+    found = drafter_weight_bytes(drafter.model_copy(update={"own_lm_head": not tied}))
     assert found == BF16 * 1_235_814_400 + vocabulary
 
 
-def test_an_eagle_head_brings_a_vocabulary_of_its_own() -> None:
+def test_an_eagle_head_brings_an_lm_head_of_its_own() -> None:
     target = load_model("llama-3.1-8b")
     drafter = load_drafter("eagle", target)
     assert drafter is not None
-    shared = drafter.model_copy(update={"shares_vocabulary": True})
+    shared = drafter.model_copy(update={"own_lm_head": False})
     for tp in (1, 8):
         assert (
             drafter_weight_bytes(drafter, Layout(tp)) - drafter_weight_bytes(shared, Layout(tp))

@@ -24,7 +24,7 @@ def main() -> None:
     from wmtp_sim.cli.app import app
 
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="wmtp", standalone_mode=False)
     except InputError as error:
         _fail(str(error), 2)
     except TyperException as error:  # an unknown flag, a missing argument, text where a number belongs
