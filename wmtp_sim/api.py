@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +30,7 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.parallel import Layout, can_join, check_ranks, has_experts
-from wmtp_sim.spec.precision import KV_BYTES, Precision, override
+from wmtp_sim.spec.precision import KV_BYTES, Precision, cache_format, override
 from wmtp_sim.spec.workload import Workload
 
 #: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
@@ -90,7 +90,8 @@ def estimate(
         drafter: ``mtp``, ``eagle``, ``none``, or a draft model.
         weights, head_weights, draft_weights: storage formats of the target's linear layers, of lm_head and of the
             drafter's linear layers, where the config does not state them.
-        kv, draft_kv: ``bf16`` or ``fp8``; the checkpoint's own, else bf16. The draft's follows the target's.
+        kv, draft_kv: ``bf16`` or ``fp8``, or an engine's word for it (``fp8_e4m3``); the checkpoint's own, else bf16.
+            The draft's follows the target's.
         overlap: share of experts that consecutive rows have in common beyond the first row's.
         routing_skew: exponent of experts' popularity; 0 routes uniformly.
         expert_parallel: whether the ranks hold whole experts instead of a part of each; or among how many groups
@@ -113,7 +114,7 @@ def estimate(
     target = load_model(model) if isinstance(model, str) else model
     precision = override(target.precision, weights=weights, head_weights=head_weights, draft_weights=draft_weights)
     target = target.model_copy(update={"precision": precision})
-    cache = kv or target.precision.kv
+    cache = target.precision.kv if kv is None else kv
     chosen = load_engine(engine) if isinstance(engine, str) else engine
     chosen = chosen if attention_backend is None else with_backends(chosen, attention_backend)
     layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp, pp, hosts)
@@ -123,8 +124,8 @@ def estimate(
         window,  # type: ignore[arg-type]
         sink,  # type: ignore[arg-type]
         batch,  # type: ignore[arg-type]
-        kv_bytes=_cache_bytes(cache, "--kv"),
-        draft_kv_bytes=_cache_bytes(draft_kv or cache, "--draft-kv"),
+        kv_bytes=KV_BYTES[cache_format(cache, "--kv")],
+        draft_kv_bytes=KV_BYTES[cache_format(cache if draft_kv is None else draft_kv, "--draft-kv")],
         overlap=overlap,
         skew=routing_skew,
         layout=layout,
@@ -398,9 +399,3 @@ def _acceptance(work: Workload, source: Source, **stated: ArrayLike | None) -> A
     if length is not None and np.ndim(length):
         stated["accept_length"], depths = np.broadcast_arrays(length, depths)
     return state_acceptance(depth=depths, source=source, **stated)
-
-
-def _cache_bytes(name: str, flag: str) -> float:
-    if name not in KV_BYTES:
-        raise InputError(flag, f"unknown cache format {name[:40]!r}", f"one of {', '.join(KV_BYTES)}")
-    return KV_BYTES[cast(Literal["bf16", "fp8"], name)]

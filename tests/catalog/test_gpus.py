@@ -45,7 +45,7 @@ def test_every_entry(name: str) -> None:
     assert peaks.fp8 is None or peaks.fp8 <= 5.1e15
     assert peaks.fp4 is None or peaks.fp4 <= 1.5e16
     assert 2e11 <= gpu.hbm_bandwidth_bytes_per_s <= 8e12
-    assert 1e10 <= gpu.memory_bytes <= 3e11
+    assert 2**33 <= gpu.memory_bytes <= 288 * 2**30
     assert gpu.vendor in ("nvidia", "amd", "apple")
     assert gpu.sources
     assert gpu.compute_capability or gpu.vendor == "apple"
@@ -115,14 +115,65 @@ def test_h200() -> None:
 def test_samples() -> None:
     assert load_gpu("h100-sxm").peak_dense_flops.bf16 == 989.4e12
     assert load_gpu("h100-sxm").hbm_bandwidth_bytes_per_s == 3.35e12
-    assert load_gpu("a100-sxm-40gb").memory_bytes == 40e9  # the label's, as no read-out was seen
     b200 = load_gpu("b200")
     assert b200.hbm_bandwidth_bytes_per_s == 7680 / 8 * 3996e6 * 2
-    assert (b200.l2_bytes, b200.sm_count, b200.memory_bytes) == (132_644_864, 148, 191_503_138_816)
+    assert (b200.l2_bytes, b200.sm_count, b200.memory_bytes) == (132_644_864, 148, 183_359 * 2**20)
     assert load_gpu("gb300").sm_count is None
     assert load_gpu("rtx-5090").scale_up_bidir_bytes_per_s is None
     assert load_gpu("dgx-spark-gb10").hbm_bandwidth_bytes_per_s == 273e9
     assert load_gpu("mi355x").peak_dense_flops.fp4 == 1.00663e16
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+#: What nvidia-smi prints as a GPU's total, in MiB.
+READ_OUTS = {
+    "a10": 23_028,
+    "a100-pcie-80gb": 81_920,
+    "a100-sxm-40gb": 40_960,
+    "a100-sxm-80gb": 81_920,
+    "b200": 183_359,
+    "b300": 275_040,
+    "gb200": 189_471,
+    "gb300": 284_208,
+    "h100-pcie": 81_559,
+    "h100-sxm": 81_559,
+    "h200-sxm": 143_771,
+    "l4": 23_034,
+    "l40s": 46_068,
+    "rtx-3090": 24_576,
+    "rtx-4090": 24_564,
+    "rtx-5090": 32_607,
+    "rtx-pro-6000-blackwell": 97_887,
+    "rtx-pro-6000-blackwell-server": 97_887,
+}
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_memory_is_a_read_out_or_says_that_it_is_none(name: str) -> None:
+    """A decimal label (24e9 bytes) can never pass: 2^20 divides no multiple of 10^9 below 2,048 GB."""
+    gpu = load_gpu(name)
+    mib, rest = divmod(gpu.memory_bytes, 2**20)
+    assert rest == 0
+    assert READ_OUTS.get(name, mib) == mib
+    assert (name in READ_OUTS) == ("memory_bytes" not in gpu.unverified)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_memory_has_one_source_which_states_it(name: str) -> None:
+    gpu = load_gpu(name)
+    (source,) = [source for source in gpu.sources if source.startswith("memory")]
+    assert source.startswith(f"memory_bytes: {gpu.memory_bytes // 2**20:,} MiB, ")
+
+
+def test_a_label_that_no_read_out_was_seen_for_is_binary() -> None:
+    """By product name: 94 GB of HBM are 94 GiB, as memory chips are made."""
+    labels = {"h100-nvl": 94, "h20": 96, "mi300x": 192, "mi325x": 256, "mi355x": 288, "rtx-3080": 10, "rtx-a6000": 48}
+    labels |= {"rtx-2080-ti": 11, "v100-32gb": 32, "rtx-5060-ti-16gb": 16, "strix-halo": 128, "rx-7900-xtx": 24}
+    labels |= {"m3-ultra": 96, "m4-max": 128, "m5-max": 128, "m5-pro": 64}
+    assert {name: load_gpu(name).memory_bytes // 2**30 for name in labels} == labels
+    assert set(gpu_names()) - set(READ_OUTS) - set(labels) == {"dgx-spark-gb10"}  # a framework's 121.63 GiB
+    assert load_gpu("dgx-spark-gb10").memory_bytes == round(121.63 * 1024) * 2**20
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wmtp_sim.catalog import models
-from wmtp_sim.catalog.fields import Fields, read_json_object
+from wmtp_sim.catalog.fields import MAX_SIZE, Fields, read_json_object
 from wmtp_sim.catalog.models import import_config, load_model, model_names
 from wmtp_sim.catalog.module_names import _END, NameList, _expanded, _Unsupported
 from wmtp_sim.errors import InputError
@@ -500,7 +500,7 @@ def test_expressions_that_are_refused(entry: str) -> None:
 )
 def test_lists_that_must_not_hang(entries: list[str]) -> None:
     start = time.perf_counter()
-    llama(fp8(*entries), layers=2_000_000_000)
+    llama(fp8(*entries), layers=MAX_SIZE)
     assert time.perf_counter() - start < 5
 
 

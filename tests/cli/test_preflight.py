@@ -137,7 +137,7 @@ def test_a_file_of_arguments(run: Run, tmp_path: Path) -> None:
         ),
         (("--gpu", "h200", "--from-command", GOOD, "--accept-length", "9"), "exceeds 7"),
         (("qwen3-8b", "--gpu", "h200", "--engine", "trtllm"), "--engine: no flags are known of 'trtllm'"),
-        (("qwen3.5-27b", "--gpu", "h200", "--kv", "fp3"), "--kv: 'fp3': input should be 'bf16' or 'fp8'"),
+        (("qwen3.5-27b", "--gpu", "h200", "--kv", "fp3"), "--kv: unknown cache format 'fp3'; one of bf16"),
         (("qwen3.5-27b", "--gpu", "h200", "--depth", "65"), "--depth: '65': input should be less than or equal to 64"),
         (("qwen3.5-27b", "--gpu", "h200", "--memory-fraction", "nan"), "--memory-fraction: "),
         (("qwen3.5-27b", "--gpu", "h200", "--attention-backend", "fa9"), "'fa9' is none of"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,64 @@ def test_a_cold_start_imports_little(words: tuple[str, ...], absent: set[str]) -
     assert not imported & absent
 
 
+# --- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+STOPPED = """
+import importlib.abc, os, signal, sys
+
+module = sys.argv.pop(1)
+
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from wmtp_sim.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    "module",
+    [
+        "typer",
+        "wmtp_sim.cli.app",
+        "wmtp_sim.api",
+        "numpy",
+        "numpy._core._multiarray_umath",
+        "pydantic",
+        "pydantic_core",
+        "wmtp_sim.render.tables",
+        "rich.table",
+    ],
+)
+def test_ctrl_c_while_something_is_imported(module: str) -> None:
+    words = [sys.executable, "-c", STOPPED, module, *POINT]
+    ran = subprocess.run(words, capture_output=True, timeout=HANGS, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_while_it_works() -> None:
+    grid = ("--context", "1:1M", "--depth", "0:400", "--json")
+    with subprocess.Popen([*COMMAND, *POINT, *grid], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(20)  # it is writing, and waits for a reader
+        process.send_signal(signal.SIGINT)
+        assert process.wait(HANGS) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_command_that_is_stopped_at_once_has_imported_nothing() -> None:
+    """Before `main` can watch for Ctrl-C, only a few modules of Python's own are imported."""
+    probe = "import sys, wmtp_sim.cli; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, timeout=HANGS, check=True)
+    assert not {"numpy", "pydantic", "typer", "rich"} & set(ran.stdout.decode().split())
+
+
 # --- pipes and devices -------------------------------------------------------------------------------------------
 
 
@@ -70,7 +129,7 @@ def test_a_reader_who_leaves(words: tuple[str, ...]) -> None:
         ran = subprocess.run([*COMMAND, *words], stdout=writing, stderr=subprocess.PIPE, timeout=HANGS, check=False)
     finally:
         os.close(writing)
-    assert ran.stderr == b""
+    assert (ran.returncode, ran.stderr) == (1, b"")
 
 
 def test_a_reader_who_leaves_later() -> None:
@@ -84,12 +143,27 @@ def test_a_reader_who_leaves_later() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full disk at hand")
-@pytest.mark.parametrize("words", [("models",), ("models", "--json"), (*POINT, "--json")])
+@pytest.mark.parametrize("words", [("models",), ("models", "--json"), (*POINT, "--json"), ("--help",), ("--version",)])
 def test_a_full_disk(words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         ran = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, timeout=HANGS, check=False)
     assert ran.returncode == 1
     assert ran.stderr == b"wmtp: the output cannot be written (No space left on device)\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's >&- closes it")
+@pytest.mark.parametrize(
+    "words", [("models",), ("gpus", "--json"), POINT, (*POINT, "--json"), ("--help",), ("--version",)]
+)
+def test_a_closed_stdout(words: tuple[str, ...]) -> None:
+    """`wmtp models >&-`: nothing can have been told, so that is no success; without a stderr either, it is silent."""
+    for closed, err in (
+        (">&-", b"wmtp: the output cannot be written (standard output is closed)\n"),
+        (">&- 2>&-", b""),
+    ):
+        shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words]
+        ran = subprocess.run(shell, capture_output=True, timeout=HANGS, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (1, b"", err)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -94,8 +94,8 @@ def test_depths(refused: Refused, value: str) -> None:
         ("--conditional", "0.9,-0.1,1,1,1,1", "between 0 and 1"),
         ("--conditional", "0.9,nan,1,1,1,1", "between 0 and 1"),
         ("--acceptance-source", "hearsay", "given, measured, published or assumed"),
-        ("--kv", "fp9", "one of bf16, fp8"),
-        ("--draft-kv", "int3", "one of bf16, fp8"),
+        ("--kv", "fp9", "one of bf16, bfloat16, fp8"),
+        ("--draft-kv", "int3", "one of bf16, bfloat16, fp8"),
         ("--weights", "fp3", "one of fp32, bf16"),
         ("--head-weights", "fp3", "one of fp32, bf16"),
         ("--draft-weights", "fp3", "one of fp32, bf16"),
@@ -203,6 +203,24 @@ def test_broken_model_files(refused: Refused, tmp_path: Path, content: str | byt
 def test_bad_fields(refused: Refused, tmp_path: Path, field: str, value: Any) -> None:
     path = written(tmp_path / "config.json", json.dumps(CONFIG | {field: value}))
     assert f"config.json: {field}" in refused(*base(path))
+
+
+LARGEST = 2**24
+WIDTHS = ("hidden_size", "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+
+
+@pytest.mark.parametrize("field", [*WIDTHS, "num_hidden_layers", "max_position_embeddings"])
+def test_sizes_have_a_ceiling(refused: Refused, run: Callable[..., Any], tmp_path: Path, field: str) -> None:
+    """And what lies below it is priced, with a head of three hidden states side by side too."""
+    path = written(tmp_path / "config.json", json.dumps(CONFIG | {field: 2**31}))
+    for words in (base(path), ("recommend", path, "--gpu", "h200", "--context", "1K", "--alpha", "0.5")):
+        assert refused(*words).startswith(f"config.json: {field}: 2147483648 is out of range; ")
+    if field in WIDTHS:
+        heads = {"num_attention_heads": LARGEST} if field == "num_key_value_heads" else {}
+        written(path, json.dumps(CONFIG | heads | {field: LARGEST}))
+        ran = run("estimate", path, "--gpu", "h200", "--context", "1K", "--drafter", "eagle", "--json")
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.document["memory"]["fits"] is False
 
 
 def test_contradictions_and_unknown_architectures(refused: Refused, tmp_path: Path) -> None:

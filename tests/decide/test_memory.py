@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import wmtp_sim
 from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu
@@ -23,6 +24,7 @@ from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import GroupFormats
 from wmtp_sim.spec.workload import Workload
+from wmtp_sim.units import about_tokens
 from wmtp_sim.work.cache import state_bytes_per_sequence
 from wmtp_sim.work.resident import drafter_weight_bytes, target_weight_bytes, vision_weight_bytes
 from wmtp_sim.work.weights import checkpoint_params, target_params
@@ -111,6 +113,17 @@ def test_deepseek_on_eight_ranks() -> None:
     assert found.logits_bytes == 16 * 2 * 129_280 * FP32  # gathered: whole on every rank
 
 
+def test_an_int4_model_on_a_24_gb_card() -> None:
+    """A public run: Qwen3.6-27B in int4 with its MTP head and an fp8 cache, 65,536 tokens on one RTX 3090 (vLLM)."""
+    answer = wmtp_sim.estimate(
+        "qwen3.6-27b", "rtx-3090", context=65_536, depth=3, engine="vllm", weights="int4", kv="fp8", alpha=0.6
+    )
+    found = answer.memory["native"]
+    assert found.budget_bytes + found.reserve_bytes == pytest.approx(24_576 * 2**20)
+    assert found.fits
+    assert about_tokens(float(found.max_context)) == "100K"
+
+
 # --- weights ---------------------------------------------------------------------------------------------------
 
 
@@ -159,17 +172,17 @@ def test_the_vision_tower_is_split_and_never_quantised(tp: int) -> None:
 def test_tied_embeddings_of_a_draft_model(tied: bool) -> None:
     drafter = load_drafter("llama-3.2-1b", load_model("llama-3.1-8b"))
     assert drafter is not None
-    assert drafter.tied_embeddings
+    assert not drafter.own_lm_head  # its embedding serves
     vocabulary = 0 if tied else BF16 * 128_256 * 2048
-    found = drafter_weight_bytes(drafter.model_copy(update={"tied_embeddings": tied}))
+    found = drafter_weight_bytes(drafter.model_copy(update={"own_lm_head": not tied}))
     assert found == BF16 * 1_235_814_400 + vocabulary
 
 
-def test_an_eagle_head_brings_a_vocabulary_of_its_own() -> None:
+def test_an_eagle_head_brings_an_lm_head_of_its_own() -> None:
     target = load_model("llama-3.1-8b")
     drafter = load_drafter("eagle", target)
     assert drafter is not None
-    shared = drafter.model_copy(update={"shares_vocabulary": True})
+    shared = drafter.model_copy(update={"own_lm_head": False})
     for tp in (1, 8):
         assert (
             drafter_weight_bytes(drafter, Layout(tp)) - drafter_weight_bytes(shared, Layout(tp))

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import wmtp_sim
 from wmtp_sim.catalog.drafters import load_drafter
+from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.models import load_model, model_names
 
 ENGINES = ("ideal", "sglang", "vllm")
@@ -59,6 +60,47 @@ def test_cost_never_falls_with_more_work(model, engine, context, depth, window, 
         assert longer[name].step_s >= cost.step_s * slack, f"{name}: context"
         assert deeper[name].step_s >= cost.step_s * slack, f"{name}: depth"
         assert wider[name].step_s >= cost.step_s * slack, f"{name}: batch"
+
+
+HYBRIDS = ("nemotron-h-8b", "falcon-h1-34b", "qwen3.6-27b", "qwen3.6-35b-a3b-nvfp4", "granite-4.0-h-small")
+REAL_ENGINES = tuple(name for name in engine_names() if not load_engine(name).ideal)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from((*VARIED, *HYBRIDS)),
+    gpu=st.sampled_from(("h200", "b200", "rtx-3090", "mi300x")),
+    engine=st.sampled_from(REAL_ENGINES),
+    context=contexts,
+    depth=depths,
+    window=windows,
+    batch=st.integers(1, 2048),
+    kv=st.sampled_from(("bf16", "fp8")),
+    tp=st.sampled_from((1, 2)),
+)
+@example("nemotron-h-8b", "b200", "vllm", 512, 1, 4032, 512, "bf16", 1)  # states are most of the step
+def test_no_engine_beats_the_ideal_one(model, gpu, engine, context, depth, window, batch, kv, tp):
+    """Nor its speed of light: the ideal engine charges the least that any engine does.
+
+    Which weights groups of ranks share (``joint``) is an arrangement, not a cost: more sharing is not always less time.
+    """
+    drafter = "mtp" if load_model(model).mtp else "eagle"
+    sizes = {"context": context, "depth": depth, "window": window, "batch": batch}
+    ideal, real = (
+        wmtp_sim.estimate(model, gpu, engine=name, kv=kv, drafter=drafter, tp=tp, **sizes) for name in ("ideal", engine)
+    )
+    assert ideal.base.step_s <= real.base.bound_s * (1 + 1e-9)
+    for policy, result in real.policies.items():
+        assert ideal.policies[policy].cost.step_s <= result.cost.bound_s * (1 + 1e-9)
+        assert ideal.memory[policy].total_bytes <= real.memory[policy].total_bytes
+
+
+def test_the_ideal_engine_handles_states_as_the_most_frugal_does():
+    states = [load_engine(name).state for name in REAL_ENGINES]
+    ideal = load_engine("ideal").state
+    assert ideal.writes_per_row == min(state.writes_per_row for state in states)
+    assert ideal.commit_copies == min(state.commit_copies for state in states)
+    assert (ideal.resident_snapshots == "per_draft") == any(s.resident_snapshots == "per_draft" for s in states)
 
 
 @settings(max_examples=60, deadline=None)

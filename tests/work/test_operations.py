@@ -383,7 +383,7 @@ def test_every_rank_holds_all_latents():
 
 
 def test_every_rank_commits_its_own_states():
-    asked = {"context": 4096, "depth": 3, "engine": "ideal"}
+    asked = {"context": 4096, "depth": 3, "engine": "sglang"}
     one, four = (wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", tp=tp, **asked).steps["native"] for tp in (1, 4))
     for term in ("verify", "sample"):
         whole, shard = ([e.operation for e in step.entries if e.term == term] for step in (one, four))

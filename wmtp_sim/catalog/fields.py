@@ -18,7 +18,8 @@ from typing import Any, Literal
 from wmtp_sim.errors import InputError
 
 MAX_FILE_BYTES = 16 * 2**20
-MAX_SIZE = 2**31
+#: Sixteen million: a hundred times the largest width, vocabulary or context of a model that exists.
+MAX_SIZE = 2**24
 
 _MISSING: Any = object()
 

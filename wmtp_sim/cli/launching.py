@@ -42,25 +42,44 @@ class Started:
 def of_options(model: str | None, engine: Engine, options: dict[str, Any]) -> Started:
     """The server that options state, by their flags. Raises `InputError` without a model."""
     from wmtp_sim.cli.ranges import whole
-    from wmtp_sim.spec.deployment import ServerDeployment
     from wmtp_sim.spec.parallel import Layout
 
     if model is None:
         raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
     layout = Layout(whole(options["--tp"], "--tp"), whole(options["--dp"], "--dp"), options["--dp-attention"])
-    stated = ServerDeployment(
-        model=model,
-        engine=engine.name,
-        tp=layout.tp,
-        dp=layout.dp,
-        dp_attention=layout.dp_attention,
-        ep=layout.ranks if options["--expert-parallel"] else 1,
-        all_to_all="deepep" if options["--all-to-all"] else None,
-        draft_tp=whole(options["--draft-tp"], "--draft-tp") if options["--draft-tp"] else None,
-        kv=options["--kv"],
-        draft_kv=options["--draft-kv"],
-    )
-    return Started(stated, engine)
+    stated = {
+        "model": model,
+        "engine": engine.name,
+        "tp": layout.tp,
+        "dp": layout.dp,
+        "dp_attention": layout.dp_attention,
+        "ep": layout.ranks if options["--expert-parallel"] else 1,
+        "all_to_all": "deepep" if options["--all-to-all"] else None,
+        "draft_tp": None if options["--draft-tp"] is None else whole(options["--draft-tp"], "--draft-tp"),
+        "kv": options["--kv"],
+        "draft_kv": options["--draft-kv"],
+    }
+    return Started(stated_deployment(stated, "recommend"), engine)
+
+
+def stated_deployment(fields: dict[str, Any], command: str) -> ServerDeployment:
+    """The deployment that a command's options state. Raises `InputError` naming the option at fault."""
+    from pydantic import ValidationError
+
+    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.spec.precision import cache_format
+
+    for name in ("kv", "draft_kv"):
+        if (word := fields.get(name)) is not None:
+            fields = fields | {name: cache_format(word, f"--{name.replace('_', '-')}")}
+    try:
+        return ServerDeployment.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        field = "MODEL" if name == "model" else f"--{name}"
+        problem = f"{str(first.get('input'))[:40]!r}: {first['msg'][0].lower()}{first['msg'][1:200]}"
+        raise InputError(field, problem, f"see `wmtp {command} --help` for {field}") from None
 
 
 def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> Started:

@@ -49,7 +49,7 @@ HeadWeights = Annotated[str | None, typer.Option(help="Format of lm_head.", rich
 DraftWeights = Annotated[
     str | None, typer.Option(help="Format of the draft head's linear layers.", rich_help_panel=DEPLOYMENT)
 ]
-Kv = Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8.", rich_help_panel=DEPLOYMENT)]
+Kv = Annotated[str | None, typer.Option(help="KV cache: bf16 or fp8 (fp8_e4m3, fp8_e5m2).", rich_help_panel=DEPLOYMENT)]
 DraftKv = Annotated[str | None, typer.Option(help="Draft KV cache.", rich_help_panel=DEPLOYMENT)]
 Overlap = Annotated[float, typer.Option(help="Experts shared by consecutive rows, 0 to 1.", rich_help_panel=DEPLOYMENT)]
 RoutingSkew = Annotated[

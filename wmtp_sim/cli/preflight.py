@@ -159,18 +159,9 @@ def _whole(text: str | None, flag: str) -> int | None:
 
 def _deployment(model: str, engine: str, context: int | None, stated: dict[str, Any]) -> ServerDeployment:
     """The deployment that options state. Raises `InputError` naming the option at fault."""
-    from pydantic import ValidationError
-
-    from wmtp_sim.spec.deployment import ServerDeployment
+    from wmtp_sim.cli.launching import stated_deployment
 
     fields = {"depth": 3} | stated | {"model": model, "engine": engine, "context": context}
     if "window" in stated:
         fields.setdefault("sink", 64)
-    try:
-        return ServerDeployment.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        field = "MODEL" if name == "model" else f"--{name}"
-        problem = f"{str(first.get('input'))[:40]!r}: {first['msg'][0].lower()}{first['msg'][1:200]}"
-        raise InputError(field, problem, f"see `wmtp preflight --help` for {field}") from None
+    return stated_deployment(fields, "preflight")

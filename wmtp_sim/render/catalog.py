@@ -171,17 +171,22 @@ def print_gpus(console: Console) -> None:
         row = {
             "gpu": name,
             "name": gpu.name,
-            "bf16 TFLOP/s": _teraflops(peaks.bf16),
+            "bf16": _teraflops(peaks.bf16),
             "fp8": _teraflops(peaks.fp8),
             "fp4": _teraflops(peaks.fp4),
-            "memory": gigabytes(gpu.memory_bytes),
+            "MiB": f"{gpu.memory_bytes / 2**20:,.0f}{'?' if 'memory_bytes' in gpu.unverified else ''}",
+            "GB": gigabytes(gpu.memory_bytes).removesuffix(" GB"),
             "TB/s": f"{gpu.hbm_bandwidth_bytes_per_s / 1e12:.2f}",
             "SMs": str(gpu.sm_count or "?"),
             "unverified": str(len(gpu.unverified) or ""),
         }
         rows.append(row)
     _print_rows(console, rows, left=("gpu", "name"), spare=("name", "unverified", "SMs"))
-    console.print(Text("Dense peaks, without structured sparsity. `wmtp gpus --json` has sources.", style="dim"))
+    for line in (
+        "Memory is what drivers read out (nvidia-smi's MiB; GB are 10^9 bytes); ?: no read-out was seen.",
+        "Peaks are dense TFLOP/s, without structured sparsity. `wmtp gpus --json` has sources.",
+    ):
+        console.print(Text(line, style="dim"))
 
 
 def _teraflops(peak: float | None) -> str:

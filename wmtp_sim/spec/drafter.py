@@ -19,8 +19,8 @@ class Drafter(Spec):
     Attributes:
         kind: ``mtp`` (trained with the target), ``eagle`` (head on the target's hidden states), ``model``.
         vocab: rows of the vocabulary matrix that every draft pass multiplies.
-        shares_vocabulary: whether embedding and lm_head are the target's own tensors (no extra memory).
-        tied_embeddings: whether a draft model's own embedding and lm_head are one matrix.
+        own_lm_head: whether that matrix is a tensor of its own; else it is the target's, or the drafter's embedding.
+        embedding_rows: rows of an embedding of its own; 0 looks tokens up in the target's.
         state_dtype_bytes: width of a draft model's recurrent states.
         resident_copies: separate heads that lie in memory, one per drafted token; 1 is a head reused for all.
         note: what was assumed about it, for people.
@@ -36,8 +36,8 @@ class Drafter(Spec):
     extra_params: Count = 0
     formats: GroupFormats = GroupFormats()
     state_dtype_bytes: Literal[2, 4] = 4
-    shares_vocabulary: bool = True
-    tied_embeddings: bool = False
+    own_lm_head: bool = False
+    embedding_rows: Count = 0
     resident_copies: Size = 1
     shares_index_across_steps: bool = False
     note: str = ""
@@ -67,7 +67,7 @@ def mtp_drafter(model: Model) -> Drafter | None:
         norms=head.norms,
         extra_params=head.extra_params,
         formats=model.precision.head,
-        shares_vocabulary=not head.own_lm_head,
+        own_lm_head=head.own_lm_head,
         resident_copies=head.heads,
         shares_index_across_steps=head.shares_index_across_steps,
     )
@@ -85,20 +85,27 @@ def model_drafter(draft: Model) -> Drafter:
         extra_params=draft.extra_params,
         formats=draft.precision.target,
         state_dtype_bytes=draft.state_dtype_bytes,
-        shares_vocabulary=False,
-        tied_embeddings=draft.tied_embeddings,
+        own_lm_head=not draft.tied_embeddings,
+        embedding_rows=draft.vocab,
     )
 
 
-def eagle_drafter(
-    target: Model, attention: Attention, inner: int, draft_vocab: int, name: str = "EAGLE-3 head", note: str = ""
+def eagle3_drafter(
+    target: Model,
+    attention: Attention,
+    inner: int,
+    draft_vocab: int,
+    hidden: int | None = None,
+    name: str = "EAGLE-3 head",
+    note: str = "",
 ) -> Drafter:
     """An EAGLE-3 head: three target hidden states are fused per committed token; one layer reads [embedding, hidden].
 
     The layer's q, k, v take 2h inputs: the second half of each is stated as a projection of its own. The head has its
-    own (usually reduced) vocabulary matrix and shares the target's embedding. Structure: EAGLE-3, arXiv 2503.01840.
+    own (usually reduced) vocabulary matrix. It shares the target's embedding, unless it is narrower (``hidden``) and
+    needs one of its own width. Structure: EAGLE-3, arXiv 2503.01840.
     """
-    hidden = target.hidden
+    hidden = hidden or target.hidden
     kv_width = attention.kv_heads * (attention.head_dim + attention.v_head_dim)
     return Drafter(
         kind="eagle",
@@ -107,10 +114,29 @@ def eagle_drafter(
         vocab=draft_vocab,
         blocks=(Block(mixers=(attention,), channels=(Mlp(inner=inner),), norms=3),),
         projections=(
-            Projection(name="fuse_proj", k=3 * hidden, n=hidden, every_step=False),
+            Projection(name="fuse_proj", k=3 * target.hidden, n=hidden, every_step=False),
             Projection(name="qkv_embedding_half", k=hidden, n=attention.q_heads * attention.head_dim + kv_width),
         ),
         norms=1,
-        shares_vocabulary=False,
+        own_lm_head=True,
+        embedding_rows=0 if hidden == target.hidden else target.vocab,
         note=note,
+    )
+
+
+def eagle1_drafter(target: Model, attention: Attention, inner: int, bias: bool) -> Drafter:
+    """An EAGLE-1 head: every pass fuses [embedding, hidden] to h, runs one layer, and reads the target's lm_head.
+
+    The layer has no norm before its attention, and none follows it. Structure: EAGLE, arXiv 2401.15077.
+    """
+    return Drafter(
+        kind="eagle",
+        name=f"EAGLE-1 head of {target.name}",
+        hidden=target.hidden,
+        vocab=target.vocab,
+        blocks=(Block(mixers=(attention,), channels=(Mlp(inner=inner),), norms=1),),
+        projections=(Projection(name="fuse_proj", k=2 * target.hidden, n=target.hidden),),
+        norms=0,
+        extra_params=target.hidden if bias else 0,
+        formats=GroupFormats(lm_head=target.precision.target.lm_head),
     )

@@ -24,13 +24,16 @@ class PeakFlops(Spec):
 class Gpu(Spec):
     """One GPU. None is "not there" or "not known"; ``notes`` say which where it matters.
 
-    ``memory_bytes`` is what driver or framework reports, else the label's decimal GB. ``hbm_bandwidth_bytes_per_s`` is
-    the DRAM's theoretical rate, whatever its kind. ``sm_count`` counts compute units on AMD. ``clock_hz`` is the boost
-    or maximum clock, not always the one that peaks are quoted at. ``scale_up_bidir_bytes_per_s`` sums both directions
-    of NVLink or Infinity Fabric; ``pcie_unidir_bytes_per_s`` is one direction. ``gpus_per_host`` is the most of them
-    behind one scale-up link or in one host, 8 where nobody says: more of them need links between hosts, which are not
-    priced. ``launch_slowdown`` is a kernel's fixed cost over an H200's, assumed where no profile was measured.
-    ``unverified`` names the fields that no good source was seen for.
+    ``memory_bytes`` is what the driver reads out as the GPU's total: nvidia-smi's MiB times 2^20. It is neither the
+    label's decimal GB (24,576 MiB of a "24 GB" card are 25.8e9 bytes), nor what a framework sees, which is 0.4 to 2 %
+    less (vLLM: 23.56 of 24 GiB). Where no read-out was seen, the label is taken in binary units, as DRAM is made, and
+    the field is ``unverified``. ``hbm_bandwidth_bytes_per_s`` is the DRAM's theoretical rate, whatever its kind.
+    ``sm_count`` counts compute units on AMD. ``clock_hz`` is the boost or maximum clock, not always the one that peaks
+    are quoted at. ``scale_up_bidir_bytes_per_s`` sums both directions of NVLink or Infinity Fabric;
+    ``pcie_unidir_bytes_per_s`` is one direction. ``gpus_per_host`` is the most of them behind one scale-up link or in
+    one host, 8 where nobody says: more of them need links between hosts, which are not priced. ``launch_slowdown`` is a
+    kernel's fixed cost over an H200's, assumed where no profile was measured. ``unverified`` names the fields that no
+    good source was seen for.
     """
 
     name: str = Field(min_length=1, max_length=120)

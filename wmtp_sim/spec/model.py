@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from wmtp_sim.spec.base import Count, Size, Spec
+from wmtp_sim.spec.base import Count, Size, Spec, Width
 from wmtp_sim.spec.precision import Precision
 
 #: Parameters of whole matrices, which a `Count` may be too small for.
@@ -254,8 +254,8 @@ class Projection(Spec):
     """A dense matrix that a draft pass runs before its layers. ``every_step`` False: in the wide pass only."""
 
     name: str
-    k: Size
-    n: Size
+    k: Width
+    n: Width
     every_step: bool = True
 
     @property

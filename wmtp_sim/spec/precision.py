@@ -78,6 +78,11 @@ FORMATS = MappingProxyType(
 
 #: Bytes per cached K or V element.
 KV_BYTES = MappingProxyType({"bf16": 2.0, "fp8": 1.0})
+CacheFormat = Literal["bf16", "fp8"]
+#: What people and engines call a cache format: the two fp8 layouts take equally many bytes.
+CACHE_WORDS: MappingProxyType[str, CacheFormat] = MappingProxyType(
+    {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+)
 
 #: The groups that `--weights` rewrites: the target's linear layers. What released checkpoints leave alone stays.
 LINEAR_GROUPS: tuple[WeightGroup, ...] = (
@@ -97,6 +102,14 @@ def weight_format(name: str, field: str) -> WeightFormat:
     if name not in FORMATS:
         raise InputError(field, f"unknown weight format {name!r}", f"one of {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def cache_format(word: str, field: str) -> CacheFormat:
+    """A cache format by any of its names, in any case; ``field`` is what the person typed it for."""
+    found = CACHE_WORDS.get(word.strip().lower())
+    if found is None:
+        raise InputError(field, f"unknown cache format {word[:40]!r}", f"one of {', '.join(CACHE_WORDS)}")
+    return found
 
 
 class GroupFormats(Spec):

@@ -33,7 +33,8 @@ def blocks_weight_bytes(blocks: tuple[Block, ...], hidden: int, formats: GroupFo
 def target_weight_bytes(model: Model, layout: Layout = ALONE) -> float:
     """Bytes of the text model: embedding, layers, final norms, lm_head."""
     formats = model.precision.target
-    vocabulary = _vocabulary_bytes(model.vocab, model.hidden, formats, model.tied_embeddings, layout)
+    lm_head_rows = 0 if model.tied_embeddings else model.vocab
+    vocabulary = _vocabulary_bytes(model.vocab, lm_head_rows, model.hidden, formats, layout)
     rest = (model.final_norms * model.hidden + model.extra_params) * formats.of("small").bytes_per_weight
     return vocabulary + blocks_weight_bytes(model.blocks, model.hidden, formats, layout) + rest
 
@@ -44,24 +45,23 @@ def vision_weight_bytes(model: Model, layout: Layout = ALONE) -> float:
 
 
 def drafter_weight_bytes(drafter: Drafter, layout: Layout = ALONE) -> float:
-    """Bytes of the drafter. Vocabulary matrices count only when they are its own: both of a model, an lm_head else."""
+    """Bytes of the drafter. Of embedding and lm_head, what is its own counts."""
     formats, hidden = drafter.formats, drafter.hidden
     joined = sum(projection.params for projection in drafter.projections)
     small = (joined + drafter.norms * hidden + drafter.extra_params) * formats.of("small").bytes_per_weight
     layers = blocks_weight_bytes(drafter.blocks, hidden, formats, layout)
-    vocabulary = 0.0
-    if drafter.kind == "model":
-        vocabulary = _vocabulary_bytes(drafter.vocab, hidden, formats, drafter.tied_embeddings, layout)
-    elif not drafter.shares_vocabulary:
-        vocabulary = drafter.vocab * hidden * formats.of("lm_head").bytes_per_weight / layout.ranks_of("lm_head")
+    lm_head_rows = drafter.vocab if drafter.own_lm_head else 0
+    vocabulary = _vocabulary_bytes(drafter.embedding_rows, lm_head_rows, hidden, formats, layout)
     return drafter.resident_copies * (layers + small + vocabulary)
 
 
-def _vocabulary_bytes(vocab: int, hidden: int, formats: GroupFormats, tied: bool, layout: Layout) -> float:
-    """Embedding and lm_head, which are one matrix where they are tied."""
-    embedding = formats.of("embedding").bytes_per_weight / layout.tp
-    lm_head = 0.0 if tied else formats.of("lm_head").bytes_per_weight / layout.ranks_of("lm_head")
-    return vocab * hidden * (embedding + lm_head)
+def _vocabulary_bytes(
+    embedding_rows: int, lm_head_rows: int, hidden: int, formats: GroupFormats, layout: Layout
+) -> float:
+    """Embedding and lm_head; where they are one matrix, lm_head has no rows."""
+    embedding = embedding_rows * formats.of("embedding").bytes_per_weight / layout.tp
+    lm_head = lm_head_rows * formats.of("lm_head").bytes_per_weight / layout.ranks_of("lm_head")
+    return hidden * (embedding + lm_head)
 
 
 # --- caches ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""`--drafter head.json`: heads in circulation are priced, other kinds of drafters are refused by what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.catalog.test_drafters import BLOCK, EAGLE1, NARROWER, SPECULATORS
+from tests.cli.conftest import Run
+
+POINT = ("--context", "2K", "--engine", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "params"),
+    [
+        (SPECULATORS, ("qwen3-8b", "--gpu", "h200", "--depth", "3", "--accept-length", "2.5"), 399_523_840),
+        (EAGLE1, ("llama-3.1-8b", "--gpu", "h100", "--depth", "3", "--accept-length", "2.3"), 251_666_432),
+    ],
+)
+def test_heads_lie_in_memory_as_they_are(
+    run: Run, tmp_path: Path, config: dict[str, Any], words: tuple[str, ...], params: int
+) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps(config))
+    ran = run("estimate", *words, *POINT, "--drafter", path, "--json")
+    assert (ran.status, ran.err) == (0, "")
+    memory = ran.document["memory"]["arrangements"]
+    assert memory["native"]["weights_bytes"] - memory["base"]["weights_bytes"] == 2 * params
+
+
+def test_a_narrower_head_on_two_gpus(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps(NARROWER))
+    words = ("llama-3.1-70b", "--gpu", "h200", "--tp", "2", "--depth", "3", "--accept-length", "2.5")
+    ran = run("estimate", *words, *POINT, "--drafter", path)
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_a_block_drafter(refused: Callable[..., str], run: Run, tmp_path: Path) -> None:
+    """It names a Qwen3 of five layers as its model_type: as a chain of 15 passes it would cost 13 times too much."""
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps(BLOCK))
+    words = ("qwen3-8b", "--gpu", "h200", "--depth", "15", "--accept-length", "6.5")
+    line = refused("estimate", *words, *POINT, "--drafter", path)
+    assert line.startswith(
+        "head.json: architectures: 'DFlashDraftModel' means a block drafter (DFlash, DSpark, Domino)"
+    )
+    assert line.endswith("give --drafter mtp, eagle or a draft model; --depth 0 prices the base step alone")
+    stated = json.dumps({"method": "draft_model", "model": str(path), "num_speculative_tokens": 5})
+    ran = run(
+        "preflight",
+        "--from-command",
+        f"vllm serve Qwen/Qwen3-8B --speculative-config '{stated}'",
+        "--gpu",
+        "h200",
+        "--json",
+    )
+    assert ran.status == 0
+    (trap,) = [trap for trap in ran.document["traps"] if trap["id"] == "drafter-not-priced"]
+    assert "a block drafter" in trap["reason"]
