@@ -8,6 +8,7 @@ from typing import Any
 from wmtp_sim.api import PAPER_SINK, PAPER_WINDOW, estimate
 from wmtp_sim.catalog.commands import Command
 from wmtp_sim.catalog.drafters import load_drafter
+from wmtp_sim.catalog.engines import with_known_backends
 from wmtp_sim.catalog.flags import Line, Vocabulary, suggestion, vocabulary
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.launch import LaunchLine, launch_line
@@ -128,7 +129,7 @@ def _stated_sizes(stated: ServerDeployment, engine: Engine, drafting: bool) -> d
         "depth": stated.depth if drafting else 0,
         "window": stated.window or PAPER_WINDOW,
         "sink": PAPER_SINK if stated.window is None else stated.sink or 0,
-        "engine": engine.model_copy(update=memory),
+        "engine": with_known_backends(engine, stated.backends)[0].model_copy(update=memory),
         "kv": stated.kv,
         "draft_kv": stated.draft_kv,
         **stated.layout,

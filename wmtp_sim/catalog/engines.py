@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -62,7 +62,13 @@ def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
 
 
 def with_backends(engine: Engine, stated: str) -> Engine:
-    """An engine with attention backends chosen by hand, in its own words, whose case does not matter.
+    """An engine with attention backends chosen by hand (see `chosen_backends`). Raises `InputError` as that does."""
+    named = chosen_backends(engine, stated)
+    return engine.with_attention({phase: word for name, word in named.items() for phase in BACKEND_OF[name]})
+
+
+def chosen_backends(engine: Engine, stated: str) -> dict[str, str]:
+    """What ``--attention-backend`` says of each pass, in the engine's own words, whose case does not matter.
 
     ``triton`` is for every pass; ``base=fa3,verify=triton,draft=flashinfer`` for those named, the others keep the
     release's own.
@@ -72,14 +78,25 @@ def with_backends(engine: Engine, stated: str) -> Engine:
     """
     parts = [part.strip().partition("=") for part in stated.split(",")]
     if len(parts) == 1 and not parts[0][1]:
-        named = dict.fromkeys(BACKEND_OF, stated)
-    else:
-        named = {name.strip(): word for name, _, word in parts}
-    for name in named:
-        if name not in BACKEND_OF:
+        return dict.fromkeys(BACKEND_OF, _backend(engine, stated))
+    for name, _, _ in parts:
+        if name.strip() not in BACKEND_OF:
             hint = f"one word for all, or of {', '.join(BACKEND_OF)}: base=triton,draft=flashinfer"
-            raise InputError(BACKEND_FLAG, f"{name[:40]!r} is no pass", hint)
-    return engine.with_attention({p: _backend(engine, word) for name, word in named.items() for p in BACKEND_OF[name]})
+            raise InputError(BACKEND_FLAG, f"{name.strip()[:40]!r} is no pass", hint)
+    return {name.strip(): _backend(engine, word) for name, _, word in parts}
+
+
+def with_known_backends(engine: Engine, named: Mapping[str, str]) -> tuple[Engine, list[str]]:
+    """An engine with the backends that a command states for passes, and words that its definition does not know."""
+    known: dict[str, str] = {}
+    unknown = []
+    for name, word in named.items():
+        try:
+            known[name] = _backend(engine, word)
+        except InputError:
+            unknown.append(word)
+    chosen = engine.with_attention({phase: word for name, word in known.items() for phase in BACKEND_OF[name]})
+    return (chosen if known else engine), list(dict.fromkeys(unknown))
 
 
 def _backend(engine: Engine, word: str) -> str:

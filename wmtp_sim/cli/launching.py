@@ -41,6 +41,7 @@ class Started:
 
 def of_options(model: str | None, engine: Engine, options: dict[str, Any]) -> Started:
     """The server that options state, by their flags. Raises `InputError` without a model."""
+    from wmtp_sim.catalog.engines import chosen_backends, with_backends
     from wmtp_sim.cli.ranges import whole
     from wmtp_sim.spec.parallel import Layout
 
@@ -59,7 +60,18 @@ def of_options(model: str | None, engine: Engine, options: dict[str, Any]) -> St
         "kv": options["--kv"],
         "draft_kv": options["--draft-kv"],
     }
+    if (stated_backends := options.get("--attention-backend")) is not None:
+        stated |= _backend_fields(chosen_backends(engine, stated_backends))
+        engine = with_backends(engine, stated_backends)
     return Started(stated_deployment(stated, "recommend"), engine)
+
+
+def _backend_fields(named: dict[str, str]) -> dict[str, str | None]:
+    """Attention backends by pass as the fields of a deployment; drafts follow the target unless they are named."""
+    base, verify, draft = (named.get(name) for name in ("base", "verify", "draft"))
+    if base == verify:
+        return {"attention_backend": base, "draft_attention_backend": None if draft == base else draft}
+    return {"decode_backend": base, "prefill_backend": verify, "draft_attention_backend": draft}
 
 
 def stated_deployment(fields: dict[str, Any], command: str) -> ServerDeployment:
@@ -89,6 +101,7 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
         InputError: a command that cannot be read or priced, or one of the ``options`` that it states itself.
     """
     from wmtp_sim.catalog.commands import read_command
+    from wmtp_sim.catalog.engines import with_known_backends
 
     if said := next((name for name, value in options.items() if value not in (None, False, "1")), None):
         raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
@@ -99,7 +112,10 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     if not served.chain or (served.depth and (served.method != "mtp" or served.topk > 1)):
         raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
     memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
-    return Started(served, read.engine.model_copy(update=memory), read.unused, frozenset(read.line.values))
+    release, unknown = with_known_backends(read.engine, served.backends)
+    for word in unknown:
+        typer.echo(f"wmtp: --from-command: kept, but not priced: attention on {word[:60]}", err=True)
+    return Started(served, release.model_copy(update=memory), read.unused, frozenset(read.line.values))
 
 
 def with_formats(
@@ -265,7 +281,8 @@ def _deployment(found: Recommendation, started: ServerDeployment, option: Option
         "max_running": started.max_running or int(found.mix.batches.max()),
         "draft_kv": started.draft_kv if option.depth else None,
     }
-    if option.window is not None:  # whichever backend the command drafts on may not honour a window
+    honours = started.draft_attention_backend in found.space.deployment.engine.window_backends
+    if option.window is not None and not honours:  # a backend that does is written instead
         chosen["draft_attention_backend"] = None
     return started.model_copy(update=chosen)
 

@@ -43,6 +43,14 @@ EngineSet = Annotated[
     list[str] | None,
     typer.Option(help="Change a value of the engine: host.step_s=0.001; several times.", metavar="PATH=VALUE"),
 ]
+AttentionBackend = Annotated[
+    str | None,
+    typer.Option(
+        help="The engine's word, or by pass: base=fa3,verify=triton,draft=flashinfer.",
+        rich_help_panel=DEPLOYMENT,
+        show_default=False,
+    ),
+]
 DrafterName = Annotated[str, typer.Option(help="mtp, eagle, or a draft model.", rich_help_panel=DEPLOYMENT)]
 Weights = Annotated[str | None, typer.Option(help="Format of the target's linear layers.", rich_help_panel=DEPLOYMENT)]
 HeadWeights = Annotated[str | None, typer.Option(help="Format of lm_head.", rich_help_panel=DEPLOYMENT)]

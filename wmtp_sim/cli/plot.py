@@ -10,6 +10,7 @@ import typer
 
 from wmtp_sim.cli.options import (
     AllToAll,
+    AttentionBackend,
     Dp,
     DpAttention,
     DrafterName,
@@ -57,6 +58,7 @@ def plot_roofline(
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
     engine: EngineName = "sglang",
     engine_set: EngineSet = None,
+    attention_backend: AttentionBackend = None,
     drafter: DrafterName = "mtp",
     weights: Weights = None,
     head_weights: HeadWeights = None,
@@ -94,6 +96,7 @@ def plot_roofline(
         sink=whole(sink, "--sink"),
         batch=whole(batch, "--batch"),
         engine=load_engine(engine, engine_set or ()),
+        attention_backend=attention_backend,
         drafter=drafter,
         weights=weights,
         head_weights=head_weights,

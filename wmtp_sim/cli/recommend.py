@@ -12,6 +12,7 @@ from wmtp_sim.cli.options import (
     AcceptanceSource,
     AllToAll,
     Alpha,
+    AttentionBackend,
     Conditional,
     Dp,
     DpAttention,
@@ -84,6 +85,7 @@ def recommend(
     acceptance_source: AcceptanceSource = "given",
     engine: EngineName = "sglang",
     engine_set: EngineSet = None,
+    attention_backend: AttentionBackend = None,
     drafter: DrafterName = "mtp",
     weights: Weights = None,
     head_weights: HeadWeights = None,
@@ -131,6 +133,7 @@ def recommend(
     named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
     options: dict[str, Any] = {"--tp": tp, "--dp": dp, "--draft-tp": draft_tp, "--kv": kv, "--draft-kv": draft_kv}
     options |= {"--dp-attention": dp_attention, "--expert-parallel": expert_parallel, "--all-to-all": all_to_all}
+    options["--attention-backend"] = attention_backend
     if from_command is None:
         started = of_options(model, release, options)
     else:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.engine import Engine, Phase
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Block, has_attention, has_sinks
+from wmtp_sim.work.operation import Array
+
+#: The share of a verify's time from which attention that is not split is said.
+NOTICEABLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,3 +57,15 @@ def _use(estimate: Estimate, phase: Phase, blocks: tuple[Block, ...], kv_bytes: 
 def unserved(estimate: Estimate) -> list[Use]:
     """Uses of backends that do not run there."""
     return [use for use in uses(estimate) if not use.runs(estimate.engine, estimate.machine.gpu)]
+
+
+def unsplit(estimate: Estimate) -> dict[str, NDArray[np.bool_]]:
+    """Kernels of the verify that walk a whole context in one thread block, and where that is `NOTICEABLE` of its time."""
+    kernels = estimate.engine.attention_kernels
+    verify = next((part for step in estimate.steps.values() for part in step.parts if part.term == "verify"), None)
+    seconds: dict[str, Array] = {}
+    for operation in verify.operations() if verify else ():
+        if operation.kernel == "attention" and kernels[operation.variant].max_splits == 1:
+            taken = estimate.machine.time(operation).seconds
+            seconds[operation.variant] = seconds.get(operation.variant, 0.0) + taken
+    return {name: np.asarray(taken > NOTICEABLE * verify.total.seconds) for name, taken in seconds.items() if verify}

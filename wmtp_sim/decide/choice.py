@@ -20,11 +20,16 @@ def can_run(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
 
 
 def offered(estimate: Estimate, policy: Policy) -> bool:
-    """Whether engine and drafter know the policy: releases window grouped-query heads only (SGLang PR #32673)."""
+    """Whether engine, drafter and a stated draft backend know the policy.
+
+    Releases window grouped-query heads only (SGLang PR #32673).
+    """
     if policy == "native":
         return True
-    reached = windows_reach(estimate.drafter) or estimate.engine.ideal
-    return policy in estimate.engine.window_policies and reached
+    engine, work = estimate.engine, estimate.work
+    reached = windows_reach(estimate.drafter) or engine.ideal
+    choice = engine.attention_on(estimate.machine.gpu.architecture, work.draft_kv_bytes)
+    return policy in engine.window_policies and reached and engine.windows(choice)
 
 
 def windows_reach(drafter: Drafter | None) -> bool:

@@ -316,7 +316,7 @@ def _sink_without_window(case: Case) -> Iterator[Words]:
 
 
 def _window_inert_backend(case: Case) -> Iterator[Words]:
-    drafter, honouring = case.estimate.drafter, case.grammar.drafting.window_backends
+    drafter, honouring = case.estimate.drafter, case.engine.window_backends
     if not case.windowed or drafter is None or not drafter.windowable or case.draft_backend in honouring:
         return
     if drafter.kind != "mtp":  # an EAGLE-3 head makes the window its own, on any backend
@@ -337,7 +337,7 @@ def _window_triton_extend(case: Case) -> Iterator[Words]:
 
 
 def _window_keeps_memory(case: Case) -> Iterator[Words]:
-    if case.windowed and case.draft_backend in case.grammar.drafting.window_backends:
+    if case.windowed and case.draft_backend in case.engine.window_backends:
         yield {"share": f"{float(case.memory.draft_kv_share):.0%}"}
 
 

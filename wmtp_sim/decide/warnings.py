@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.decide.attention import unserved
+from wmtp_sim.decide.attention import unserved, unsplit, uses
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe
 from wmtp_sim.units import about_tokens
@@ -206,8 +206,12 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
     text = "the window is smaller than the depth + 1 draft tokens of a step, which SGLang refuses"
     yield Finding("window-below-depth", text, work.window < work.depth + 1, among=drafting)
     architecture = estimate.machine.gpu.architecture
+    choice = engine.attention_on(architecture, work.draft_kv_bytes)
+    if not engine.windows(choice):
+        text = f"drafts on {choice.draft} ignore the window: it takes {' or '.join(engine.window_backends)}"
+        yield Finding("window-inert-backend", text, among=drafting)
     for note in engine.notes:
-        if note.concerns(architecture):
+        if note.concerns(architecture) and not (note.window and "draft" in choice.by_hand):
             yield Finding("engine-note", note.text, among=drafting)
 
 
@@ -232,6 +236,12 @@ def _backends(estimate: Estimate) -> Iterator[Finding]:
             f"{engine.name} {engine.version} is not known to run on {gpu.name}: priced with {use.backend}, which {{}}"
         )
         yield Finding("backend-not-on-gpu", text.format(use.why(gpu)))
+    for kernel, where in unsplit(estimate).items():
+        verify = next(use for use in uses(estimate) if use.phase == "verify")
+        others = [n for n in engine.backends_on(gpu, verify.kv_bytes, verify.sinks) if n != verify.backend]
+        instead = f"; others: --attention-backend {' or '.join(others)}" if others else ""
+        text = f"verify walks the whole context in one thread block ({kernel} of {verify.backend}: no splits){instead}"
+        yield Finding("verify-unsplit", text, np.logical_and(where, estimate.work.depth > 0))
 
 
 def _layout(estimate: Estimate) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.catalog.launch import Launch, LaunchByBatch
+from wmtp_sim.decide.backends import better_backend
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.evidence import unmeasured
 from wmtp_sim.decide.options import Option
@@ -350,6 +351,13 @@ def _others(found: Recommendation) -> Iterator[str]:
     engine = found.space.deployment.engine
     if found.what_if is not None:
         yield f"Not in {engine.name} {engine.version} here: {_adds(found, found.what_if)}."
+    if (other := better_backend(found)) is not None:
+        option = other.option
+        then = "off" if option.policy is None else f"depth {option.depth} with {_kv(option)}"
+        yield (
+            f"Another attention backend would give {percent(other.more)}: --attention-backend {other.backend}, {then} "
+            "(kernels alone; what it plans on the host is not priced)."
+        )
     if found.too_large is not None:
         yield f"Memory decides: {_adds(found, found.too_large)}, but does not fit at every cell."
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wmtp_sim.catalog.launch import Launch, LaunchByBatch
+from wmtp_sim.decide.backends import better_backend
 from wmtp_sim.decide.depth_table import MARGIN, DepthTable, Interval, Row
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
@@ -65,6 +66,7 @@ def recommend_document(
         "speculation": None if found.speculation is None else found.speculation.word,
         "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
         "too_large": None if found.too_large is None else _named(found.space.options[found.too_large]),
+        "better_backend": _better_backend(found),
         "thresholds": [_threshold(found, each) for each in found.thresholds],
         "standing": [_standing(each) for each in found.standing],
         "switching": None if table is None else _switching(table),
@@ -156,6 +158,13 @@ def _over(found: Recommendation, other: int | None) -> dict[str, Any] | None:
         "sure": over.sure,
         "never_measured": list(over.unmeasured),
     }
+
+
+def _better_backend(found: Recommendation) -> dict[str, Any] | None:
+    other = better_backend(found)
+    if other is None:
+        return None
+    return {"backend": other.backend, "option": _named(other.option), "gain": other.more}
 
 
 def _threshold(found: Recommendation, threshold: Threshold) -> dict[str, Any]:

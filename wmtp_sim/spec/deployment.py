@@ -118,6 +118,16 @@ class ServerDeployment(Spec):
         return split or self.attention_backend
 
     @property
+    def backends(self) -> dict[str, str]:
+        """The stated attention backends, in the engine's words, by the passes that an estimate is told them for."""
+        found = {
+            "base": self.decode_backend or self.attention_backend,
+            "verify": self.verify_backend,
+            "draft": self.draft_backend,
+        }
+        return {name: word for name, word in found.items() if word is not None}
+
+    @property
     def draft_backend(self) -> str | None:
         """The stated attention backend that serves narrow draft passes; it follows the target's where none is."""
         return self.draft_attention_backend or self.decode_backend or self.attention_backend

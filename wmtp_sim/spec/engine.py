@@ -98,12 +98,14 @@ class AttentionChoice(Spec):
 
     Verify follows base, the draft's passes follow one another, and all follow base where nothing else is stated. The
     draft's backend honours a window where the engine has one that does, so that draft policies compare like with like.
+    ``by_hand``: the passes whose backend a person chose.
     """
 
     base: str
     verify: str
     draft: str
     extend: str
+    by_hand: tuple[Phase, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -122,7 +124,8 @@ class AttentionDefault(AttentionChoice):
 
     def stating(self, backends: Mapping[Phase, str]) -> AttentionDefault:
         """The same with the backends of some passes stated, over every cache and for all layers."""
-        changes: dict[str, Any] = {str(phase): backend for phase, backend in backends.items()}
+        changes: dict[str, Any] = dict(backends.items())
+        changes["by_hand"] = tuple(backends)
         special = {"sinks": self.sinks, "fp8": self.fp8}
         others = {name: choice.model_copy(update=changes) for name, choice in special.items() if choice is not None}
         return self.model_copy(update=changes | others)
@@ -233,6 +236,7 @@ class Engine(Spec):
 
     Attributes:
         window_policies: draft windows the release can really run; others are priced as what-if and say so.
+        window_backends: the attention backends whose drafts honour a window; where none is named, all do.
         attention: attention backends per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
         attention_backends: what each backend, by the engine's own word, runs: the first entry that fits a pass.
         pad_draft_rows: the rows of a narrow draft pass, all sequences together, are padded to a multiple of depth + 1.
@@ -270,6 +274,7 @@ class Engine(Spec):
     attention_backends: dict[str, tuple[ServedBy, ...]] = Field(default_factory=dict)
     attention_kernels: dict[str, AttentionKernel]
     window_policies: tuple[Literal["flag", "ring"], ...] = ()
+    window_backends: tuple[str, ...] = ()
     pad_draft_rows: bool = False
     graph_batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     weight_slowdown: dict[str, Annotated[float, Field(ge=0.1, le=100)]] = Field(default_factory=dict)
@@ -422,6 +427,10 @@ class Engine(Spec):
 
     def _entries(self, backend: str) -> tuple[ServedBy, ...]:
         return self.attention_backends.get(backend, (ServedBy(kernel=backend),))
+
+    def windows(self, choice: AttentionChoice) -> bool:
+        """Whether drafts on the chosen backends honour a window; what the release picks itself is left to its notes."""
+        return not self.window_backends or "draft" not in choice.by_hand or choice.draft in self.window_backends
 
     def backends_on(self, gpu: Gpu, kv_bytes: float, sinks: bool) -> tuple[str, ...]:
         """The backends that run on a GPU, over a cache of such elements, and for layers with sink logits or without."""

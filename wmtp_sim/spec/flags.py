@@ -58,14 +58,13 @@ class Drafting(Spec):
         states_rows: whether a line states depth, topk and verified rows, all three; the depth is then a chain's alone.
         by_name: methods that the engine takes from the drafter's name where a method is not stated, or one of a chain
             without a head of its own: by what is in the name in lower case, the first that fits.
-        window_backends: draft attention backends that honour a draft window; empty where no flag windows a draft.
-        window_backend: the one of them to write where none is stated; ``elsewhere`` is that for GPUs not NVIDIA's.
+        window_backend: the draft attention backend that honours a window, to write beside one where none is stated;
+            ``elsewhere`` is that for GPUs not NVIDIA's.
     """
 
     unset_depth: int | None = Field(default=None, ge=1, le=64)
     states_rows: bool = False
     by_name: dict[str, str] = Field(default_factory=dict)
-    window_backends: tuple[str, ...] = ()
     window_backend: str | None = None
     elsewhere: str | None = None
 
