@@ -77,7 +77,7 @@ def test_a_printed_line_walks_into_no_trap(model: str, gpu: str, what_if: bool, 
     looked = preflight(command, gpu, batch=stated.max_running)
     assert [trap.id for trap in looked.traps if trap.severity == "error"] == []
     if choice.window is not None:
-        honouring = command.known.grammar.drafting.window_backends
+        honouring = command.known.engine.window_backends
         assert stated.draft_attention_backend in honouring
         assert (stated.draft_attention_backend == "flashinfer") == (gpu != "mi300x")  # which is NVIDIA's
 

@@ -199,6 +199,10 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(" --tp 16 --nnodes 2 --node-rank 0 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, context=4096),
         sglang(" --tp 8 --nnodes 1 --dist-init-addr head:5000" + nextn(3), DEEPSEEK, "b200", context=4096),
     ),
+    "verify-unsplit": (
+        vllm(MTP % 3, "qwen3.6-27b", "a100-sxm-80gb", 65_536),
+        vllm(" --attention-backend FLASHINFER" + MTP % 3, "qwen3.6-27b", "a100-sxm-80gb", 65_536),
+    ),
     "accept-length-near-1": (sglang(nextn(3), accept_length=1.02), sglang(nextn(3), accept_length=2.8)),
     "draft-already-windowed": (
         sglang(TP8 + nextn(3, WINDOW), "mimo-v2-flash"),

@@ -143,6 +143,8 @@ def test_what_was_measured_is_sure_and_nothing_else() -> None:
     assert unmeasured(estimated(tp=4, **here)) == ("a step of sglang 0.5.23 over 4 GPUs",)
     assert unmeasured(estimated(drafter="eagle", **here)) == ("a step of sglang 0.5.23 with an EAGLE head",)
     assert any("H100" in each for each in unmeasured(estimated(gpu="h100-sxm", **here)))
+    both = unmeasured(estimated(gpu="h100-sxm", tp=4, drafter="eagle", **here))[0]
+    assert both == "a step of sglang 0.5.23 on NVIDIA H100 80GB HBM3 (SXM5), over 4 GPUs, with an EAGLE head"
     assert "a kernel on NVIDIA GeForce RTX 3090" in unmeasured(estimated(gpu="rtx-3090", **here))
 
 

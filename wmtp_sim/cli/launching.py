@@ -112,10 +112,18 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     if not served.chain or (served.depth and (served.method != "mtp" or served.topk > 1)):
         raise InputError("--from-command", "drafts otherwise than a chain of the model's own head", "state the options")
     memory = {} if served.memory_fraction is None else {"memory_fraction": served.memory_fraction}
-    release, unknown = with_known_backends(read.engine, served.backends)
+    release, unknown = with_known_backends(read.engine, _kept_backends(served, read.engine))
     for word in unknown:
         typer.echo(f"wmtp: --from-command: kept, but not priced: attention on {word[:60]}", err=True)
     return Started(served, release.model_copy(update=memory), read.unused, frozenset(read.line.values))
+
+
+def _kept_backends(served: ServerDeployment, engine: Engine) -> dict[str, str]:
+    """The attention backends of a command that a choice keeps: a window is given drafts that honour it."""
+    named = served.backends
+    if engine.window_backends and named.get("draft") not in engine.window_backends:
+        named.pop("draft", None)
+    return named
 
 
 def with_formats(

@@ -60,7 +60,7 @@ def unserved(estimate: Estimate) -> list[Use]:
 
 
 def unsplit(estimate: Estimate) -> dict[str, NDArray[np.bool_]]:
-    """Kernels of the verify that walk a whole context in one thread block, and where that is `NOTICEABLE` of its time."""
+    """Kernels of the verify that walk a context in one thread block, and where that is `NOTICEABLE` of its time."""
     kernels = estimate.engine.attention_kernels
     verify = next((part for step in estimate.steps.values() for part in step.parts if part.term == "verify"), None)
     seconds: dict[str, Array] = {}

@@ -12,28 +12,34 @@ DRAFTERS = {"mtp": "an MTP head", "eagle": "an EAGLE head", "model": "a draft mo
 
 def unmeasured(estimate: Estimate) -> tuple[str, ...]:
     """What was never measured, each as the end of "never measured: ..."; empty where a verdict may be sure."""
-    engine, gpu, ranks = estimate.engine, estimate.machine.gpu, estimate.work.layout.ranks
+    engine, gpu = estimate.engine, estimate.machine.gpu
     release = f"{engine.name} {engine.version}"
     found = []
     if engine.ideal:
         found.append("any engine at a datasheet's peaks")
-    elif not engine.measured:
-        found.append(f"a step of {release}")
-    else:
-        here = [each for each in engine.measured if each.gpu == gpu.name]
-        if not here:
-            found.append(f"a step of {release} on {gpu.name}")
-        if ranks not in {n for each in engine.measured for n in each.ranks}:
-            found.append(f"a step of {release} over {ranks} GPUs")
-        kind = estimate.drafter.kind if estimate.drafter else None
-        if kind is not None and kind not in {name for each in engine.measured for name in each.drafters}:
-            found.append(f"a step of {release} with {DRAFTERS[kind]}")
+    elif apart := _apart(estimate):
+        found.append(f"a step of {release} {', '.join(apart)}".rstrip())
     if estimate.machine.profile.status != "measured" and not engine.ideal:
         found.append(f"a kernel on {gpu.name}")
     if estimate.spans_hosts:
         found.append("links between hosts, which are not priced either")
     found += [f"{use.backend} on {gpu.name}" for use in unserved(estimate)[:1]]
     return tuple(found)
+
+
+def _apart(estimate: Estimate) -> list[str]:
+    """In what an estimate differs from every step of its release that was measured; "" where none was."""
+    measured, gpu, ranks = estimate.engine.measured, estimate.machine.gpu.name, estimate.work.layout.ranks
+    if not measured:
+        return [""]
+    kind = estimate.drafter.kind if estimate.drafter else measured[0].drafters[0]
+    alike = {
+        f"on {gpu}": any(each.gpu == gpu for each in measured),
+        f"over {ranks} GPUs": any(ranks in each.ranks for each in measured),
+        f"with {DRAFTERS[kind]}": any(kind in each.drafters for each in measured),
+    }
+    apart = [words for words, there in alike.items() if not there]
+    return apart or ([] if _speaking(estimate) else ["like this one"])
 
 
 def off_by(estimate: Estimate) -> float:
