@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,13 +76,18 @@ class Verdict:
 
 def verdict_of(estimate: Estimate) -> Verdict:
     """The verdict on every point; raises ValueError where no acceptance was stated."""
-    found = [speedup(estimate, policy) for policy in estimate.policies]
-    gains = [gain for gain in found if gain is not None]
+    found = {policy: speedup(estimate, policy) for policy in estimate.policies}
+    gains = {policy: gain for policy, gain in found.items() if gain is not None}
     if not gains:
         raise ValueError("no acceptance was stated, or nothing is drafted")
-    shape = np.broadcast_shapes(estimate.work.shape, *(gain.expected.shape for gain in gains))
-    possible = np.stack([np.broadcast_to(can_run(estimate, policy), shape) for policy in estimate.policies], axis=-1)
-    ends = {name: _stacked(gains, name, shape) for name in ("low", "expected", "high")}
+    return judged(estimate, gains)
+
+
+def judged(estimate: Estimate, gains: Mapping[Policy, Range]) -> Verdict:
+    """The verdict where each policy's speedup is known."""
+    shape = np.broadcast_shapes(estimate.work.shape, *(gain.expected.shape for gain in gains.values()))
+    possible = np.stack([np.broadcast_to(can_run(estimate, policy), shape) for policy in gains], axis=-1)
+    ends = {name: _stacked(list(gains.values()), name, shape) for name in ("low", "expected", "high")}
     policy = plainest(ends["expected"], possible)
     chosen = {name: _taken(each, policy) for name, each in ends.items()}
     gain, never = Range(**chosen), unmeasured(estimate)

@@ -26,7 +26,7 @@ SCHEMA = "wmtp-estimate/1"
 
 def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str, Any]:
     """Everything an estimate knows. ``operations`` adds each step's operations (single points only)."""
-    shape = np.broadcast_shapes(estimate.work.shape, _shape(estimate.accept_length))
+    shape = _whole(estimate)
     show = _Shower(shape)
     policies: dict[str, Any] = {name: _policy(estimate, name, show) for name in estimate.policies}
     document: dict[str, Any] = {
@@ -42,7 +42,7 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
         "base": _base(estimate, show),
         "idle": None if estimate.idle is None else _cost(estimate.idle, show),
         "policies": policies,
-        "verdict": _verdict(estimate, show),
+        "verdict": verdict_document(estimate),
         "native_loses": _losing(estimate, show),
         "memory": _memory(estimate, show),
         "warnings": [{"id": w.id, "text": w.text} for w in warnings(estimate)],
@@ -84,8 +84,10 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _shape(array: np.ndarray | None) -> tuple[int, ...]:
-    return () if array is None else array.shape
+def _whole(estimate: Estimate) -> tuple[int, ...]:
+    """The shape of all points: the workload's and the acceptance's."""
+    lengths = estimate.accept_length
+    return np.broadcast_shapes(estimate.work.shape, () if lengths is None else lengths.shape)
 
 
 def _deployment(estimate: Estimate) -> dict[str, Any]:
@@ -142,11 +144,11 @@ def _base(estimate: Estimate, show: _Shower) -> dict[str, Any]:
     return {**_cost(estimate.base, show), "tokens_per_s": show(rate), "tokens_per_s_total": show(total)}
 
 
-def _verdict(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
+def verdict_document(estimate: Estimate) -> dict[str, Any] | None:
     """Of the best policy that the release has and memory holds, at each point; null without an acceptance."""
     if estimate.accept_length is None or not estimate.policies:
         return None
-    found = verdict_of(estimate)
+    found, show = verdict_of(estimate), _Shower(_whole(estimate))
     return {
         "word": show(_named(found.word, WORDS, found.word >= 0)),
         "policy": show(_named(found.policy, POLICIES, found.word >= 0)),

@@ -15,6 +15,7 @@ from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.verdict import speedup
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.layout import layout_words
+from wmtp_sim.render.sentences import said
 from wmtp_sim.render.verdict import spread, verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
@@ -24,7 +25,7 @@ from wmtp_sim.work.operation import Array
 SWEEP_ROWS = 12
 EXPLAIN_ROWS = 12
 #: What stands in a cell whose memory does not fit, as in `wmtp recommend`.
-NO_ROOM = "no room"
+NO_ROOM = said("no_room")
 
 
 def print_estimate(estimate: Estimate, console: Console) -> None:

@@ -6,21 +6,17 @@ from wmtp_sim.decide.choice import INDIFFERENT, can_run, offered
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.ratio import Range
 from wmtp_sim.decide.verdict import verdict_of
+from wmtp_sim.render.sentences import NAMES, said
 from wmtp_sim.step.compose import POLICIES, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, times
 
 
 def verdict(estimate: Estimate) -> list[str]:
     """A few sentences for a single point: fit first, then the verdict on what can run, then the reason."""
-    if not estimate.memory["base"].fits:
-        return [f"Does not fit: {_short(estimate, 'base')}."]
-    if not estimate.policies:
-        return [f"Base step alone: nothing is drafted{' at depth 0' if not estimate.work.depth else ''}."]
-    lines = []
-    if not estimate.memory["native"].fits:
-        ring = "a ring would" if estimate.memory["ring"].fits else "nor would a ring"
-        lines.append(f"The target fits, the drafter's full KV does not; {ring}: {_short(estimate, 'native')}.")
-    lines += [*_pays(estimate), *_what_if(estimate), _reason(estimate)]
+    lines = conclusion(estimate)
+    if not estimate.memory["base"].fits or not estimate.policies:
+        return lines
+    lines.append(_reason(estimate))
     losing = estimate.losing_depth("native")
     if losing.depth:
         basis = {"stated": "at these rates", "assumed": "at this acceptance", "full": "even at full acceptance"}
@@ -28,11 +24,28 @@ def verdict(estimate: Estimate) -> list[str]:
     return lines
 
 
+def conclusion(estimate: Estimate) -> list[str]:
+    """Whether it fits, whether it pays and how sure that is: what the explorer's page says of a point too."""
+    if not estimate.memory["base"].fits:
+        return [said("too_large", short=_short(estimate, "base"))]
+    if not estimate.policies:
+        return [said("nothing_drafted", at="" if estimate.work.depth else said("at_depth_0"))]
+    return [*_draft_fits(estimate), *_pays(estimate), *_what_if(estimate)]
+
+
+def _draft_fits(estimate: Estimate) -> list[str]:
+    """Nothing where the drafter's full KV has room."""
+    if estimate.memory["native"].fits:
+        return []
+    ring = said("ring_fits" if estimate.memory["ring"].fits else "ring_too_large")
+    return [said("draft_too_large", ring=ring, short=_short(estimate, "native"))]
+
+
 def _short(estimate: Estimate, name: str) -> str:
     memory = estimate.memory[name]
     longest = about_tokens(float(memory.max_context)) if memory.max_context > 0 else "none"
     needed, usable = gigabytes(float(memory.total_bytes)), gigabytes(memory.budget_bytes)
-    return f"{needed} needed per GPU, {usable} usable, largest context {longest}"
+    return said("short", needed=needed, usable=usable, longest=longest)
 
 
 def _pays(estimate: Estimate) -> list[str]:
@@ -44,28 +57,29 @@ def _pays(estimate: Estimate) -> list[str]:
     found = verdict_of(estimate)
     policy, word = found.only_policy, found.only_word
     if policy is None or word is None:
-        return ["No draft policy of this engine fits."]
-    gain = f"{times(float(found.gain.expected))} ({spread(found.gain)})"
+        return [said("nothing_fits")]
+    gain = said("gain", times=times(float(found.gain.expected)), range=spread(found.gain))
+    slots = {"word": word, "depth": depth, "gain": gain}
     if word == "even":
-        said = f"Speculation breaks even at depth {depth}: {gain} with {named(policy)}."
+        line = said("even", policy=named(policy), **slots)
     elif word in ("pays", "probably pays"):
-        native = float(estimate.policies["native"].speedup)  # type: ignore[arg-type]
-        beside = "" if policy == "native" else f", native {times(native)}"
-        said = f"Speculation {word} at depth {depth}: {gain} with {named(policy)}{beside}."
+        native = times(float(estimate.policies["native"].speedup))  # type: ignore[arg-type]
+        beside = "" if policy == "native" else said("beside_native", times=native)
+        line = said("wins", policy=named(policy), beside=beside, **slots)
     else:
-        floor = "no acceptance can pay" if estimate.policies[policy].unwinnable else "a higher accept length would"
-        said = f"Speculation {word} at depth {depth}: {gain} at best ({policy}); {floor}."
-    return [said, *not_sure(found.unmeasured)]
+        floor = said("unwinnable" if estimate.policies[policy].unwinnable else "winnable")
+        line = said("loses", policy=policy, floor=floor, **slots)
+    return [line, *not_sure(found.unmeasured)]
 
 
 def not_sure(unmeasured: tuple[str, ...]) -> list[str]:
     """Why no verdict is sure, where that is so."""
-    return [f"Not sure: nobody measured {', or '.join(unmeasured)}."] if unmeasured else []
+    return [said("not_sure", what=", or ".join(unmeasured))] if unmeasured else []
 
 
 def spread(gain: Range) -> str:
     """The range of a speedup: 2.22 to 3.02."""
-    return f"{float(gain.low):.2f} to {float(gain.high):.2f}"
+    return said("range", low=f"{float(gain.low):.2f}", high=f"{float(gain.high):.2f}")
 
 
 def _what_if(estimate: Estimate) -> list[str]:
@@ -77,13 +91,13 @@ def _what_if(estimate: Estimate) -> list[str]:
     better = [p for p in POLICIES if not offered(estimate, p) and gains[p] > most + INDIFFERENT]
     if not better:
         return []
-    parts = [f"{named(policy)} would give {times(gains[policy])}" for policy in better]
-    return [f"Not in {estimate.engine.name} {estimate.engine.version} for this drafter: {'; '.join(parts)}."]
+    parts = [said("would_give", policy=named(policy), times=times(gains[policy])) for policy in better]
+    return [said("what_if", engine=f"{estimate.engine.name} {estimate.engine.version}", parts="; ".join(parts))]
 
 
 def named(policy: Policy) -> str:
     """A policy as a sentence names it."""
-    return {"native": "native (full) draft KV", "flag": "the window flag", "ring": "the ring"}[policy]
+    return NAMES[policy]
 
 
 def _reason(estimate: Estimate) -> str:
