@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wmtp_sim.decide.choice import offered
-from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.choice import INDIFFERENT
+from wmtp_sim.decide.estimate import Estimate, StepCost
+from wmtp_sim.decide.evidence import unmeasured
+from wmtp_sim.decide.memory import Memory
+from wmtp_sim.decide.ratio import Range
+from wmtp_sim.decide.verdict import WORDS
 from wmtp_sim.decide.warnings import ACCEPTANCE, NEAR_ONE, Finding, findings, warnings
 from wmtp_sim.render.breakeven.operations import LARGEST, known, packed_operations
 from wmtp_sim.render.breakeven.pack import Packer
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import AXES, CostTable
+from wmtp_sim.render.document import verdict_document
 from wmtp_sim.render.layout import layout_document, layout_words
+from wmtp_sim.render.sentences import NAMES, SENTENCES
 from wmtp_sim.render.tables import Summed, summed
-from wmtp_sim.step.compose import POLICIES, TERMS, Step
+from wmtp_sim.step.compose import TERMS, Policy, Step
 
 SCHEMA = "wmtp-breakeven/1"
 #: Characters of a name, a command line or a warning that are carried.
@@ -30,48 +36,84 @@ LONGEST_NAME, LONGEST_COMMAND, LONGEST_WARNING = 200, 4000, 400
 
 def breakeven_document(table: CostTable, start: Start, command: str = "") -> dict[str, Any]:
     """Everything, with costs as nested lists."""
-    base = table.total("base").seconds
-    costs: dict[str, Any] = {}
-    for name, terms in table.terms.items():
-        total = table.total(name)
-        costs[name] = {
-            "step_s": _nested(total.seconds),
-            "interval_s": [_nested(total.low), _nested(total.high)],
-            "terms": {term: _nested(timing.seconds) for term, timing in terms.items()},
-        }
-        if name != "base":
-            costs[name]["break_even_accept_length"] = _nested(total.seconds / base)
-            costs[name]["margin"] = _nested(table.total("native").seconds / total.seconds - 1.0)
     point = start.at_point(table)
     return {
         "schema": SCHEMA,
         **facts(table, start, command),
+        "verdict": verdict_document(point),
         "operations": _operations(point),
         "warnings": [{"id": w.id, "text": _short(w.text, LONGEST_WARNING)} for w in warnings(point)],
-        "costs": costs,
+        "costs": {"base": _cost(table, "base"), **{name: _policy(table, name) for name in table.policies}},
+    }
+
+
+def _cost(table: CostTable, name: str) -> dict[str, Any]:
+    cost = table.costs[name]
+    return {
+        "step_s": _nested(cost.step_s),
+        "interval_s": [_nested(cost.low_s), _nested(cost.high_s)],
+        "terms": {term: _nested(cost.terms[term]) for term in TERMS},
+        "fits": _nested(table.fits(name)),
+    }
+
+
+def _policy(table: CostTable, policy: Policy) -> dict[str, Any]:
+    result, gain = table.estimate.policies[policy], table.ratios[policy]
+    return {
+        "in_engine": table.offered(policy),
+        **_cost(table, policy),
+        "break_even_accept_length": _nested(result.break_even_accept_length),
+        "base_over_step_interval": [_nested(gain.low), _nested(gain.high)],
+        "margin": _nested(result.margin),
     }
 
 
 def packed_document(table: CostTable, start: Start, command: str = "") -> dict[str, Any]:
-    """Everything, with each term's seconds, range and bound packed (see `Packer`)."""
+    """Everything, with each term's seconds, each ratio's range and each arrangement's memory packed (see `Packer`)."""
     packer = Packer(np.asarray(np.broadcast_to(table.estimate.work.windowed, _plane(table))))
-    costs = {
-        name: {term: packer.pack_timing(timing) for term, timing in terms.items()}
-        for name, terms in table.terms.items()
-    }
-    drafter = table.estimate.drafter
-    fits = {name: packer.pack_flags(np.asarray(memory.fits)) for name, memory in table.estimate.memory.items()}
+    drafter, memory = table.estimate.drafter, table.estimate.memory
     return {
         **facts(table, start, command),
         "windowable": drafter is not None and drafter.windowable,
         "near_one": NEAR_ONE,
         "start": start.index(table),
+        "words": _words(table.estimate),
         "operations": packed_operations(table.estimate, packer),
         "warnings": _packed_warnings(table.estimate, packer),
-        "costs": costs,
-        "fits": fits,
+        "costs": {name: _packed_terms(cost, packer) for name, cost in table.costs.items()},
+        "ranges": {name: _packed_range(gain, packer) for name, gain in table.ratios.items()},
+        "memory": {name: _packed_memory(each, packer) for name, each in memory.items()},
         "fold": packer.fold.tolist(),
         "blobs": packer.blobs,
+    }
+
+
+def _words(estimate: Estimate) -> dict[str, Any]:
+    """What the page needs to say of any point what the terminal says of it."""
+    return {
+        "verdicts": WORDS,
+        "indifferent": INDIFFERENT,
+        "never_measured": unmeasured(estimate),
+        "sentences": SENTENCES,
+        "names": NAMES,
+    }
+
+
+def _packed_terms(cost: StepCost, packer: Packer) -> dict[str, Any]:
+    return {term: packer.pack(cost.terms[term]) for term in TERMS}
+
+
+def _packed_range(gain: Range, packer: Packer) -> dict[str, Any]:
+    """The ends of a range as shares of what is expected."""
+    return {"low": packer.pack_near(gain.low / gain.expected), "high": packer.pack_near(gain.high / gain.expected)}
+
+
+def _packed_memory(memory: Memory, packer: Packer) -> dict[str, Any]:
+    return {
+        "usable": memory.budget_bytes,
+        "needed": packer.pack(memory.total_bytes),
+        "longest": packer.pack(memory.max_context),
+        "fits": packer.pack_flags(memory.fits),
     }
 
 
@@ -84,7 +126,6 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "gpu": _short(machine.gpu.name, LONGEST_NAME),
         "engine": {
             "name": _short(f"{estimate.engine.name} {estimate.engine.version}", LONGEST_NAME),
-            "spread": table.spread,
             "label": estimate.engine.standing,
         },
         "profile": {
@@ -106,7 +147,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "axes": table.axes,
         "terms": list(TERMS),
         "point": dict(start.point),
-        "policies": [{"name": name, "offered": offered(estimate, name)} for name in POLICIES if name in table.terms],
+        "policies": [{"name": name, "offered": table.offered(name)} for name in table.policies],
         "acceptance": {
             "native": as_rates(start.acceptance, depth),
             "windowed": None if start.windowed is None else as_rates(start.windowed, depth),
@@ -168,7 +209,7 @@ def _plane(table: CostTable) -> tuple[int, ...]:
 
 
 def _nested(values: ArrayLike) -> Any:
-    array = np.asarray(values, dtype=float)
+    array = np.asarray(values)
     return array.reshape((1,) * (len(AXES) - array.ndim) + array.shape).tolist()
 
 

@@ -10,27 +10,31 @@ from html import escape
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.decide.choice import offered
-from wmtp_sim.machine.machine import Timing
+from wmtp_sim.decide.verdict import judged
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import CostTable, FloatArray
 from wmtp_sim.render.figures import FONT, LIGHT, shown
 from wmtp_sim.render.layout import layout_words
-from wmtp_sim.step.compose import TERMS
+from wmtp_sim.render.sentences import said
+from wmtp_sim.render.tables import NO_ROOM
+from wmtp_sim.render.verdict import conclusion
+from wmtp_sim.step.compose import POLICIES, TERMS, Policy
 from wmtp_sim.units import milliseconds, tokens
 
 #: Pixels of the picture: a full page's width, two panels across.
-WIDTH, HEIGHT = 1100, 960
-LEFT, RIGHT, TOP, BOTTOM = 65, 95, 135, 60
+WIDTH, HEIGHT = 1100, 993
+LEFT, RIGHT, TOP, BOTTOM = 65, 95, 168, 60
 #: Room between the two rows, and how far below a panel its legend starts: under ticks and the axis title.
 BETWEEN, LEGEND_BELOW = 175, 58
 #: Room between the two columns, of the plot's width.
 ASIDE = 0.11
 #: Panels by row and column.
-SPEEDUP, TIMES, NATIVE, WINDOWED = (1, 1), (1, 2), (2, 1), (2, 2)
+SPEEDUP, TIMES, BEST, BESIDE = (1, 1), (1, 2), (2, 1), (2, 2)
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
-DASHES = {"native": "solid", "flag": "solid", "ring": "dash"}
+#: Lines of what a release lacks.
+WHAT_IF = {"flag": "dash", "ring": "dot"}
 #: Largest speedup that the maps' colours end at, at least: 1.0 stays in the middle of the scale.
 LEAST_TOP = 2.0
 #: Tokens of a context axis that get a label, at most.
@@ -45,8 +49,8 @@ def breakeven_figure(table: CostTable, start: Start) -> Any:
     titles = (
         "Net speedup against depth",
         "Where the time goes",
-        "Net speedup, native draft KV",
-        f"Net speedup, {view.windowed} draft KV ({view.window_words})",
+        "Net speedup of the best that can run",
+        f"Net speedup, {view.said(view.beside)}",
     )
     figure = make_subplots(
         rows=2,
@@ -57,9 +61,10 @@ def breakeven_figure(table: CostTable, start: Start) -> Any:
     )
     _draw_speedup(figure, view)
     _draw_times(figure, view)
-    top = max(LEAST_TOP, float(view.map_of("native").max()), float(view.map_of(view.windowed).max()))
-    _draw_map(figure, view, "native", NATIVE, top)
-    _draw_map(figure, view, view.windowed, WINDOWED, top)
+    best, beside = view.map_of(None), view.map_of(view.beside)
+    top = float(np.nanmax([LEAST_TOP, *best.ravel(), *beside.ravel()]))
+    _draw_map(figure, view, "best", best, BEST)
+    _draw_map(figure, view, view.beside, beside, BESIDE)
     _dress(figure, view, top)
     return figure
 
@@ -74,42 +79,56 @@ class _View:
         self.contexts = table.axes["context"]
         self.drafting = [place for place, depth in enumerate(self.depths) if depth > 0]
         windowed = [name for name in table.policies if name != "native"]
-        self.windowed = next((name for name in windowed if offered(table.estimate, name)), windowed[0])  # type: ignore[arg-type]
-        self.steps = {name: self._whole(table.total(name)) for name in ("base", *table.policies)}
+        self.beside: Policy = "native" if any(map(table.offered, windowed)) else windowed[0]
+        self.gains = {policy: table.ratios[policy].times(self._lengths(policy)) for policy in table.policies}
+        self.verdict = judged(table.estimate, self.gains)
 
-    def _whole(self, timing: Timing) -> Timing:
-        shape = self.table.shape
-        four = (timing.seconds, timing.low, timing.high, timing.bound)
-        return Timing(*(np.broadcast_to(each, shape) for each in four))
+    def _lengths(self, policy: Policy) -> FloatArray:
+        """Accept lengths along the depth axis."""
+        return self.start.lengths(policy, self.depths).reshape(1, -1, 1, 1)
 
     @property
     def window_words(self) -> str:
         work = self.table.estimate.work
         return f"window {tokens(self.start.point['window'])} + sink {tokens(float(work.sink.max()))}"
 
-    def along_depth(self, values: Any) -> FloatArray:
+    def said(self, policy: Policy) -> str:
+        """A policy's name, and whether the release lacks it."""
+        return policy if self.table.offered(policy) else f"{policy}, {said('not_here')}"
+
+    def colour(self, policy: Policy) -> str:
+        return LIGHT[policy] if self.table.offered(policy) else LIGHT["faint"]
+
+    def along_depth(self, values: ArrayLike) -> NDArray[Any]:
         """Values of the opening point's context, window and batch, one per depth."""
-        return np.asarray(values[self.point["context"], :, self.point["window"], self.point["batch"]])
+        whole = np.broadcast_to(values, self.table.shape)
+        return np.asarray(whole[self.point["context"], :, self.point["window"], self.point["batch"]])
 
-    def gains(self, policy: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Net speedup per depth: expected, at the step's upper end, at its lower end."""
-        base, step = self.along_depth(self.steps["base"].seconds), self.steps[policy]
-        length = self.start.lengths(policy, self.depths)
-        seconds, low, high = (self.along_depth(each) for each in (step.seconds, step.low, step.high))
-        drafted = np.asarray(self.depths) > 0  # at depth 0 the step is the base step itself
-        low, high = np.where(drafted, low, seconds), np.where(drafted, high, seconds)
-        return length * base / seconds, length * base / high, length * base / low
+    def here(self, values: ArrayLike) -> float:
+        """The value of the opening point."""
+        return float(self.along_depth(values)[self.point["depth"]])
 
-    def unwinnable(self, policy: str) -> FloatArray:
+    def unwinnable(self, policy: Policy) -> NDArray[np.bool_]:
         """Per depth, whether no acceptance can pay for the step."""
-        needed = self.along_depth(self.steps[policy].seconds) / self.along_depth(self.steps["base"].seconds)
-        return np.asarray(needed > np.asarray(self.depths) + 1.0)
+        return self.along_depth(self.table.estimate.policies[policy].unwinnable)
 
-    def map_of(self, policy: str) -> FloatArray:
-        """Net speedup, one row per drafting depth and one column per context."""
-        seconds = self.steps[policy].seconds / self.steps["base"].seconds
-        needed = np.asarray(seconds)[:, self.drafting, self.point["window"], self.point["batch"]]
-        return np.asarray(self.start.lengths(policy, self.depths)[self.drafting] / needed).T
+    def best(self) -> tuple[int, Policy, float] | None:
+        """The place of the best depth, with what, and its speedup; None where nothing can run at any depth."""
+        gains, policies = (self.along_depth(each) for each in (self.verdict.gain.expected, self.verdict.policy))
+        if not np.isfinite(gains).any():
+            return None
+        place = int(np.nanargmax(gains))
+        return place, POLICIES[policies[place]], float(gains[place])
+
+    def map_of(self, policy: Policy | None) -> FloatArray:
+        """Net speedup, one row per drafting depth and one column per context; NaN where memory does not hold it.
+
+        None is the best that can run.
+        """
+        gains = self.verdict.gain if policy is None else self.gains[policy]
+        held = np.where(True if policy is None else self.table.fits(policy), gains.expected, np.nan)
+        whole = np.broadcast_to(held, self.table.shape)
+        return np.asarray(whole[:, self.drafting, self.point["window"], self.point["batch"]]).T
 
 
 # --- panels --------------------------------------------------------------------------------------------------------
@@ -118,15 +137,12 @@ class _View:
 def _draw_speedup(figure: Any, view: _View) -> None:
     """Bands first, so that no line is seen through one."""
     row, col = SPEEDUP
-    gains = {policy: view.gains(policy) for policy in view.table.policies}
-    top = max(1.2, *(1.05 * float(high.max()) for _, _, high in gains.values()))
-    for policy, (_, low, high) in gains.items():
-        band = {"x": [*view.depths, *view.depths[::-1]], "y": [*high, *low[::-1]], "fill": "toself"}
-        look = {"fillcolor": LIGHT[policy] + "1c", "line": {"width": 0}, "mode": "lines", "showlegend": False}
-        figure.add_scatter(**band, **look, name=f"{policy} band", row=row, col=col)
-    for policy, (expected, _, _) in gains.items():
-        _draw_line(figure, view, policy, expected)
-    lost = np.all([view.unwinnable(policy) for policy in gains], axis=0)
+    for policy in filter(view.table.offered, view.table.policies):
+        _draw_band(figure, view, policy)
+    for policy in view.table.policies:
+        _draw_line(figure, view, policy)
+    _draw_best(figure, view)
+    lost = np.all([view.unwinnable(policy) for policy in view.table.policies if view.table.offered(policy)], axis=0)
     for depth in np.asarray(view.depths)[lost]:
         hopeless = {"fillcolor": "rgba(128,128,128,0.28)", "line_width": 0, "layer": "below"}
         figure.add_vrect(x0=depth - 0.5, x1=depth + 0.5, **hopeless, row=row, col=col)
@@ -135,74 +151,100 @@ def _draw_speedup(figure: Any, view: _View) -> None:
     ends = [view.depths[0] - 0.4, view.depths[-1] + 0.4]
     title = "depth, tokens drafted per step"
     figure.update_xaxes(title=title, dtick=_step(view.depths), range=ends, row=row, col=col)
-    figure.update_yaxes(title="net speedup, x", range=[0, top], row=row, col=col)
+    top = np.nanmax(np.concatenate([np.asarray(each.y) for each in figure.select_traces(row=row, col=col)]))
+    figure.update_yaxes(title="net speedup, x", range=[0, max(1.2, 1.05 * top)], row=row, col=col)
 
 
-def _draw_line(figure: Any, view: _View, policy: str, expected: FloatArray) -> None:
-    """One policy's line, with crosses where nothing can pay and a star at its best depth."""
+def _draw_band(figure: Any, view: _View, policy: Policy) -> None:
+    """The range of a policy's speedup, over the depths that memory holds."""
+    held = view.along_depth(view.table.fits(policy))
+    depths, gains = np.asarray(view.depths)[held], view.gains[policy]
+    low, high = (view.along_depth(each)[held] for each in (gains.low, gains.high))
+    band = {"x": [*depths, *depths[::-1]], "y": [*high, *low[::-1]], "fill": "toself"}
+    look = {"fillcolor": LIGHT[policy] + "1c", "line": {"width": 0}, "mode": "lines", "showlegend": False}
+    if len(depths):
+        figure.add_scatter(**band, **look, name=f"{policy} band", row=SPEEDUP[0], col=SPEEDUP[1])
+
+
+def _draw_line(figure: Any, view: _View, policy: Policy) -> None:
+    """One policy's line, with crosses where nothing can pay, and grey squares where memory does not hold it."""
     row, col = SPEEDUP
-    best, dead = int(np.argmax(expected)), view.unwinnable(policy)
+    held, dead = view.along_depth(view.table.fits(policy)), view.unwinnable(policy)
+    expected, colour = view.along_depth(view.gains[policy].expected), view.colour(policy)
     figure.add_scatter(
         x=view.depths,
-        y=expected,
+        y=np.where(held, expected, np.nan),
         mode="lines+markers",
-        name=f"{_said(view, policy)}: best {expected[best]:.2f}x at depth {view.depths[best]}",
-        line={"color": LIGHT[policy], "width": 2, "dash": DASHES[policy]},
+        name=_line_name(view, policy, np.where(held, expected, -np.inf)),
+        line={"color": colour, "width": 2, "dash": "solid" if view.table.offered(policy) else WHAT_IF[policy]},
         marker={
             "size": [8 if is_dead else 5 for is_dead in dead],
             "symbol": ["x" if is_dead else "circle" for is_dead in dead],
-            "color": ["#999999" if is_dead else LIGHT[policy] for is_dead in dead],
+            "color": ["#999999" if is_dead else colour for is_dead in dead],
             "opacity": 1,
         },
         legend="legend",
         row=row,
         col=col,
     )
-    figure.add_scatter(
-        x=[view.depths[best]],
-        y=[expected[best]],
-        mode="markers",
-        marker={"symbol": "star", "size": 14, "color": LIGHT[policy], "line": {"color": "#ffffff", "width": 1}},
-        name=f"{policy} best",
-        showlegend=False,
-        row=row,
-        col=col,
-    )
+    if not held.all():
+        squares = {"symbol": "square-open", "size": 8, "color": LIGHT["faint"]}
+        named = {"name": f"{policy} {NO_ROOM}", "showlegend": False, "mode": "markers", "marker": squares}
+        figure.add_scatter(x=np.asarray(view.depths)[~held], y=expected[~held], **named, row=row, col=col)
+
+
+def _line_name(view: _View, policy: Policy, held: FloatArray) -> str:
+    best = int(np.argmax(held))
+    if not np.isfinite(held[best]):
+        return f"{view.said(policy)}: {NO_ROOM}"
+    return f"{view.said(policy)}: best {held[best]:.2f}x at depth {view.depths[best]}"
+
+
+def _draw_best(figure: Any, view: _View) -> None:
+    """A star on the best that can run."""
+    found = view.best()
+    if found is None:
+        return
+    place, policy, gain = found
+    look = {"symbol": "star", "size": 14, "color": LIGHT[policy], "line": {"color": "#ffffff", "width": 1}}
+    star = {"x": [view.depths[place]], "y": [gain], "mode": "markers", "marker": look, "showlegend": False}
+    figure.add_scatter(**star, name="best", row=SPEEDUP[0], col=SPEEDUP[1])
 
 
 def _draw_times(figure: Any, view: _View) -> None:
+    """Pale: not in this release. Hatched: memory does not hold it."""
     row, col = TIMES
     names = ["base", *view.table.policies]
-    place = tuple(view.point[axis] for axis in ("context", "depth", "window", "batch"))
+    held = {name: bool(view.here(view.table.fits(name))) for name in names}
+    look = {
+        "opacity": [1.0, *(1.0 if view.table.offered(policy) else 0.4 for policy in view.table.policies)],
+        "pattern": {"shape": ["" if held[name] else "/" for name in names]},
+        "line": {"color": "#ffffff", "width": 0.5},
+    }
     for term in TERMS:
-        seconds = [view.table.terms[name][term].seconds for name in names]
-        figure.add_bar(
-            x=names,
-            y=[1e3 * float(np.broadcast_to(each, view.table.shape)[place]) for each in seconds],
-            name=term,
-            marker={"color": LIGHT[term], "line": {"color": "#ffffff", "width": 0.5}},
-            legend="legend2",
-            row=row,
-            col=col,
-        )
+        ms = [1e3 * view.here(view.table.costs[name].terms[term]) for name in names]
+        marker = {"color": LIGHT[term], **look}
+        figure.add_bar(x=names, y=ms, name=term, marker=marker, legend="legend2", row=row, col=col)
     for name in names:
-        total = float(np.asarray(view.steps[name].seconds)[place])
-        label = {"text": f"{milliseconds(total)} ms", "showarrow": False, "yanchor": "bottom"}
-        figure.add_annotation(x=name, y=1e3 * total, **label, row=row, col=col)
+        total = view.here(view.table.costs[name].step_s)
+        text = f"{'' if held[name] else f'{NO_ROOM}<br>'}{milliseconds(total)} ms"
+        figure.add_annotation(x=name, y=1e3 * total, text=text, showarrow=False, yanchor="bottom", row=row, col=col)
     figure.update_xaxes(title=f"step at depth {view.start.point['depth']}", row=row, col=col)
     figure.update_yaxes(title="step time, ms", rangemode="tozero", row=row, col=col)
 
 
-def _draw_map(figure: Any, view: _View, policy: str, panel: tuple[int, int], top: float) -> None:
+def _draw_map(figure: Any, view: _View, name: str, gains: FloatArray, panel: tuple[int, int]) -> None:
     row, col = panel
-    depths, gains = [view.depths[place] for place in view.drafting], view.map_of(policy)
-    figure.add_heatmap(x=view.contexts, y=depths, z=gains, coloraxis="coloraxis", name=policy, row=row, col=col)
+    depths = [view.depths[place] for place in view.drafting]
+    pale = {"opacity": 0.65} if name != "best" and not view.table.offered(view.beside) else {}
+    at = {"x": view.contexts, "y": depths}
+    figure.add_heatmap(**at, z=gains, coloraxis="coloraxis", name=name, **pale, row=row, col=col)
+    _draw_no_room(figure, at, np.isnan(gains), panel)
     if gains.shape[0] > 1 and gains.shape[1] > 1:
         figure.add_contour(
-            x=view.contexts,
-            y=depths,
+            **at,
             z=gains,
-            name=f"{policy} break-even",
+            name=f"{name} break-even",
             showscale=False,
             showlegend=False,
             contours={"start": 1, "end": 1, "size": 1, "coloring": "none"},
@@ -227,6 +269,18 @@ def _draw_map(figure: Any, view: _View, policy: str, panel: tuple[int, int], top
     figure.update_yaxes(title="depth, tokens drafted", dtick=_step(depths), range=cells, row=row, col=col)
 
 
+def _draw_no_room(figure: Any, at: dict[str, Any], shut: NDArray[np.bool_], panel: tuple[int, int]) -> None:
+    """Grey cells with a cross, where memory does not hold it."""
+    if not shut.any():
+        return
+    grey = [[0, LIGHT["faint"]], [1, LIGHT["faint"]]]
+    look = {"colorscale": grey, "opacity": 0.55, "showscale": False, "texttemplate": "%{text}"}
+    crosses = np.where(shut, "×", "")
+    figure.add_heatmap(
+        **at, z=np.where(shut, 1.0, np.nan), text=crosses, name=NO_ROOM, **look, row=panel[0], col=panel[1]
+    )
+
+
 def _contexts(values: Sequence[int]) -> dict[str, Any]:
     """A logarithmic axis over contexts with token counts as labels; half a cell beyond its ends."""
     if len(values) == 1:
@@ -242,17 +296,14 @@ def _step(depths: Sequence[int]) -> int:
     return 1 if len(depths) <= 16 else -(-len(depths) // 16)
 
 
-def _said(view: _View, policy: str) -> str:
-    return policy if offered(view.table.estimate, policy) else f"{policy} (what-if)"  # type: ignore[arg-type]
-
-
 # --- the whole -----------------------------------------------------------------------------------------------------
 
 
 def _dress(figure: Any, view: _View, top: float) -> None:
     estimate = view.table.estimate
     title = f"<b>{escape(shown(estimate.model.name))} on {escape(shown(estimate.machine.gpu.name))}</b>"
-    subtitle = "<br>".join(escape(line) for line in _subtitle(view))
+    first, *rest = (escape(line) for line in _subtitle(view))
+    subtitle = "<br>".join([f"<b>{first}</b>", *rest])
     below = {"y": (PLOT_HEIGHT + BETWEEN) / 2 / PLOT_HEIGHT - LEGEND_BELOW / PLOT_HEIGHT, "yanchor": "top"}
     figure.update_layout(
         title={
@@ -303,17 +354,18 @@ def _dress(figure: Any, view: _View, top: float) -> None:
 
 
 def _subtitle(view: _View) -> list[str]:
-    """Where the picture is taken, and how sure its numbers are."""
+    """The verdict, where the picture is taken, and how sure its numbers are."""
     estimate, here, profile = view.table.estimate, view.start.point, view.table.estimate.machine.profile
     engine = f"{estimate.engine.name} {estimate.engine.version}"
-    judged = f", judged x{view.table.spread:g} either way" if view.table.spread > 1 else ""
     place = f"context {tokens(here['context'])}, {view.window_words}, batch {here['batch']}"
     place = ", ".join([place, *layout_words(estimate.work.layout)])
     stated = as_rates(view.start.acceptance, here["depth"])
     rate = "rates per position" if stated["rates"] else f"alpha {stated['alpha']:.3g}"
     windowed = as_rates(view.start.windowed, here["depth"])["label"] if view.start.windowed else "as native (assumed)"
     return [
-        f"{shown(engine)}{judged}; kernels {shown(profile.label)}; at {place}",
+        conclusion(view.start.at_point(view.table))[0],
+        f"{shown(engine)}, {estimate.engine.standing}; kernels {shown(profile.label)}; at {place}",
         f"acceptance: {stated['label']}, {rate}; windowed: {windowed}",
-        "Bands: the step's range. Stars: best depths. Shaded: speculation loses. Crosses: unwinnable. Maps' line: 1.0.",
+        f"Bands: ranges. Star: the best that can run. Pale, broken: {said('not_here')}. Shaded: loses. x: unwinnable.",
+        f"Maps' line: break-even, 1.0. Grey cells, grey squares and hatched bars: {NO_ROOM} in memory.",
     ]

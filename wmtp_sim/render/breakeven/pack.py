@@ -2,9 +2,7 @@
 
 A windowed pass reads min(context, window + sink) tokens, so most arrays that have both a context and a window axis
 are functions of that one number: they are stored over its distinct values ("folded"), which keeps a grid of a hundred
-thousand points below a megabyte. A range that is a factor of its expected seconds, as the host's is, is that factor:
-where host work binds, host time depends on all four axes and folds on none. Both are checked on the values, so nothing
-is lost but float32.
+thousand points below a megabyte. That is checked on the values, so nothing is lost but float32.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.machine.machine import Timing
-
 FloatArray = NDArray[np.float64]
 #: Relative difference below which two seconds are the same computation.
 _SAME = 1e-12
+#: The largest whole number of two bytes.
+_FINEST = 65535
 
 
 @dataclass
@@ -29,7 +27,7 @@ class Packer:
 
     Attributes:
         attended: tokens that a windowed pass attends, [context, 1, window, 1].
-        blobs: base64 of little-endian float32, or of bits.
+        blobs: base64 of little-endian float32, of two bytes, of bytes, or of bits.
     """
 
     attended: FloatArray
@@ -43,15 +41,6 @@ class Packer:
         self.fold = place.reshape(contexts, windows)
         self._context, self._window = np.divmod(first, windows)
         self._count = len(values)
-
-    def pack_timing(self, timing: Timing) -> list[dict[str, Any]]:
-        """Expected seconds, their range and the bound; ends of the range as ``times`` the seconds where they are."""
-        seconds = self.pack(timing.seconds)
-        ends = []
-        for end in (timing.low, timing.high):
-            factor = _factor(end, timing.seconds)
-            ends.append(self.pack(end) if factor is None else {**seconds, "times": factor})
-        return [seconds, *ends, self.pack(timing.bound)]
 
     def pack(self, values: ArrayLike) -> dict[str, Any]:
         """Where an array is stored: its blob, its shape (1 where constant), whether it is folded.
@@ -74,6 +63,14 @@ class Packer:
         array = _squeezed(np.asarray(values, dtype=float))
         return {"blob": self._keep(array.astype(np.uint8).tobytes()), "shape": list(array.shape), "folded": False}
 
+    def pack_near(self, values: ArrayLike) -> dict[str, Any]:
+        """The same as whole numbers of ``step`` above ``least``, in two bytes each: fine enough for a range's ends."""
+        array = _squeezed(np.asarray(values, dtype=float))
+        least = float(array.min())
+        step = (float(array.max()) - least) / _FINEST or 1.0
+        content = np.round((array - least) / step).astype("<u2").tobytes()
+        return {"blob": self._keep(content), "shape": list(array.shape), "folded": False, "least": least, "step": step}
+
     def _folded(self, array: FloatArray) -> FloatArray | None:
         """The array over distinct attended tokens, or None where it is no function of them."""
         contexts, _, windows, _ = array.shape
@@ -92,16 +89,6 @@ class Packer:
             self._known[content] = len(self.blobs)
             self.blobs.append(base64.b64encode(content).decode("ascii"))
         return self._known[content]
-
-
-def _factor(end: ArrayLike, seconds: ArrayLike) -> float | None:
-    """What one array is of another, if it is the same at every point."""
-    one, other = np.asarray(end, dtype=float), np.asarray(seconds, dtype=float)
-    if not other.any():
-        return None
-    largest = np.unravel_index(np.argmax(other), other.shape)
-    factor = float(np.broadcast_to(one, other.shape)[largest] / other[largest]) if one.size <= other.size else 0.0
-    return factor if np.allclose(one, factor * other, rtol=_SAME, atol=0.0) else None
 
 
 def _squeezed(array: FloatArray) -> FloatArray:

@@ -3,7 +3,8 @@
   "use strict";
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
-  const DASH = { native: "solid", flag: "solid", ring: "dash" };
+  const OFFERED = DATA.policies.filter((p) => p.offered).map((p) => p.name); // what the release has for this drafter
+  const offers = (step) => step === "base" || OFFERED.includes(step);
   const byId = (id) => document.getElementById(id);
 
   // --- the table -------------------------------------------------------------------------------------------------
@@ -22,14 +23,18 @@
     }
     return unpacked.get(blob);
   }
+  function nearOf({ blob, least, step }) {
+    const bytes = bytesOf(blob), view = new DataView(bytes.buffer);
+    return Float64Array.from({ length: bytes.length / 2 }, (_, i) => least + step * view.getUint16(2 * i, true));
+  }
   const bitsOf = (blob) => {
     const bytes = bytesOf(blob);
     return Uint8Array.from({ length: 8 * bytes.length }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
   };
 
   /* A function of (context, depth, window, batch) places; see pack.py for what is stored. */
-  function reader(packed, stored = floatsOf(packed.blob)) {
-    const shape = packed.shape, values = packed.times === undefined ? stored : stored.map((value) => value * packed.times);
+  function reader(packed, values = floatsOf(packed.blob)) {
+    const shape = packed.shape;
     if (packed.folded) {
       const [, depths, batches] = shape, stride = depths * batches, byDepth = depths > 1 ? batches : 0, byBatch = batches > 1 ? 1 : 0;
       return (c, d, w, b) => values[DATA.fold[c][w] * stride + d * byDepth + b * byBatch];
@@ -43,27 +48,25 @@
     return (c, d, w, b) => values[c * strides[0] + d * strides[1] + w * strides[2] + b * strides[3]];
   }
 
-  const COSTS = {}, FITS = {};
-  for (const [step, terms] of Object.entries(DATA.costs)) {
-    COSTS[step] = DATA.terms.map((term) => terms[term].map((packed) => reader(packed)));
-  }
-  for (const [name, packed] of Object.entries(DATA.fits)) FITS[name] = reader(packed, bitsOf(packed.blob));
+  const flags = (packed) => reader(packed, bitsOf(packed.blob));
+  const every = (table, made) => Object.fromEntries(Object.entries(table).map(([name, of]) => [name, made(of)]));
+  const COSTS = every(DATA.costs, (terms) => DATA.terms.map((term) => reader(terms[term])));
+  const RANGES = every(DATA.ranges, ({ low, high }) => ({ low: reader(low, nearOf(low)), high: reader(high, nearOf(high)) }));
+  const MEMORY = every(DATA.memory, ({ usable, needed, longest, fits }) => ({ usable, needed: reader(needed), longest: reader(longest), fits: flags(fits) }));
   const PARTS = DATA.operations.parts.map((part) => part.map((each) => ({
     ...each, seconds: reader(each.seconds), bytes: reader(each.bytes), flops: reader(each.flops), runs: reader(each.runs), roof: reader(each.roof, bytesOf(each.roof.blob)),
   })));
   const WARNINGS = DATA.warnings.map((each) => ({
-    ...each, where: each.where && reader(each.where, bitsOf(each.where.blob)), numbers: each.numbers.map(({ unit, values }) => ({ unit, at: reader(values) })),
+    ...each, where: each.where && flags(each.where), numbers: each.numbers.map(({ unit, values }) => ({ unit, at: reader(values) })),
   }));
 
-  function sum(step, quantity, c, d, w, b) {
+  function seconds(step, c, d, w, b) {
     let total = 0;
-    for (const term of COSTS[step]) total += term[quantity](c, d, w, b);
+    for (const term of COSTS[step]) total += term(c, d, w, b);
     return total;
   }
-  const seconds = (step, c, d, w, b) => sum(step, 0, c, d, w, b);
-  const low = (step, c, d, w, b) => Math.max(sum(step, 1, c, d, w, b) / DATA.engine.spread, sum(step, 3, c, d, w, b));
-  const high = (step, c, d, w, b) => sum(step, 2, c, d, w, b) * DATA.engine.spread;
   const breakEven = (step, c, d, w, b) => seconds(step, c, d, w, b) / seconds("base", c, d, w, b);
+  const fits = (step, ...at) => Boolean(MEMORY.base.fits(...at) && MEMORY[step].fits(...at));
 
   // --- acceptance ------------------------------------------------------------------------------------------------
 
@@ -78,7 +81,7 @@
     depth: DATA.start.depth,
     window: DATA.start.window,
     batch: DATA.start.batch,
-    windowed: (DATA.policies.find((p) => p.name !== "native" && p.offered) || { name: WINDOWED[0] }).name,
+    policy: WINDOWED.some(offers) ? "native" : WINDOWED[0], // beside the best, in the maps
     step: "native",
     moved: false, // whether the acceptance is a slider's rather than the command's
   };
@@ -95,6 +98,33 @@
   }
   const speedup = (policy, c, d, w, b) => acceptLength(policy, AXES.depth[d]) / breakEven(policy, c, d, w, b);
 
+  // --- the verdict: wmtp_sim/decide/verdict.py of every point, as the sliders stand ---------------------------------
+
+  const WORDS = DATA.words.verdicts, INDIFFERENT = DATA.words.indifferent, NEVER = DATA.words.never_measured;
+
+  /* The plainest of the policies that can run and are as good as the best of them, save nothing; null where none runs. */
+  function best(...at) {
+    const can = OFFERED.filter((policy) => fits(policy, ...at)), gains = can.map((policy) => speedup(policy, ...at));
+    const enough = (1 - INDIFFERENT) * Math.max(...gains);
+    return can.length ? can[gains.findIndex((gain) => gain >= enough)] : null;
+  }
+  function gainOf(policy, ...at) {
+    const expected = speedup(policy, ...at);
+    return { low: expected * RANGES[policy].low(...at), expected, high: expected * RANGES[policy].high(...at) };
+  }
+  function word({ low, expected, high }) {
+    const wins = expected > 1 + INDIFFERENT, loses = expected < 1 - INDIFFERENT, sure = !NEVER.length;
+    const place = wins ? (sure && low > 1 ? 0 : 1) : loses ? (sure && high < 1 ? 4 : 3) : 2;
+    return WORDS[place];
+  }
+  /* Of a point: the policy to run, its speedup, the word. Null where nothing can run; no word where nothing is drafted. */
+  function verdict(...at) {
+    const policy = best(...at);
+    if (!policy) return null;
+    const gain = gainOf(policy, ...at);
+    return { policy, gain, word: AXES.depth[at[1]] ? word(gain) : null };
+  }
+
   // --- words -----------------------------------------------------------------------------------------------------
 
   function tokens(count) {
@@ -105,13 +135,61 @@
   const about = (count) => count === Infinity ? "any" : count >= 1048576 ? `${(count / 1048576).toFixed(2)}M` : count >= 1024 ? `${Math.round(count / 1024)}K` : `${Math.round(count)}`;
   const ms = (s) => s >= 0.1 ? (s * 1e3).toFixed(0) : s >= 1e-3 ? (s * 1e3).toFixed(2) : (s * 1e3).toFixed(3);
   const percent = (x) => `${(100 * x).toFixed(1)} %`;
+  const times = (factor) => `${factor.toFixed(2)}x`;
+  const gigabytes = (bytes) => bytes >= 1e11 ? `${(bytes / 1e9).toFixed(0)} GB` : bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`;
+  const said = (name, slots = {}) => DATA.words.sentences[name].replace(/\{(\w+)\}/g, (_, slot) => slots[slot]);
+  const range = ({ low, high }) => said("range", { low: low.toFixed(2), high: high.toFixed(2) });
+  const named = (policy) => DATA.words.names[policy];
+  const labelled = (step) => offers(step) ? step : `${step}, ${said("not_here")}`;
+
+  /* Why a step has no room at a point. */
+  function noRoom(step, ...at) {
+    const { usable, needed } = MEMORY[MEMORY.base.fits(...at) ? step : "base"];
+    return said("no_room_here", { needed: gigabytes(needed(...at)), usable: gigabytes(usable) });
+  }
+  /* Why nothing that the release has can run: what the smallest of it needs. */
+  function nothingFits(...at) {
+    const needs = (policy) => MEMORY[policy].needed(...at);
+    return noRoom(OFFERED.reduce((one, other) => (needs(other) < needs(one) ? other : one)), ...at);
+  }
+  function short(step, ...at) {
+    const { usable, needed, longest } = MEMORY[step];
+    return said("short", { needed: gigabytes(needed(...at)), usable: gigabytes(usable), longest: longest(...at) > 0 ? about(longest(...at)) : "none" });
+  }
+  /* The sentences of `conclusion` in render/verdict.py, in its words. */
+  function conclusion(...at) {
+    if (!MEMORY.base.fits(...at)) return [said("too_large", { short: short("base", ...at) })];
+    if (!AXES.depth[at[1]]) return [said("nothing_drafted", { at: said("at_depth_0") })];
+    const lines = [];
+    if (!MEMORY.native.fits(...at)) {
+      const ring = said(MEMORY.ring.fits(...at) ? "ring_fits" : "ring_too_large");
+      lines.push(said("draft_too_large", { ring, short: short("native", ...at) }));
+    }
+    return [...lines, ...pays(...at), ...whatIf(...at)];
+  }
+  function pays(...at) {
+    const found = verdict(...at), depth = AXES.depth[at[1]];
+    if (!found) return [said("nothing_fits")];
+    const { policy } = found, place = WORDS.indexOf(found.word);
+    const slots = { word: found.word, depth, policy: named(policy), gain: said("gain", { times: times(found.gain.expected), range: range(found.gain) }) };
+    const beside = policy === "native" ? "" : said("beside_native", { times: times(speedup("native", ...at)) });
+    const floor = said(breakEven(policy, ...at) > depth + 1 ? "unwinnable" : "winnable");
+    const line = place < 2 ? said("wins", { ...slots, beside }) : place > 2 ? said("loses", { ...slots, policy, floor }) : said("even", slots);
+    return NEVER.length ? [line, said("not_sure", { what: NEVER.join(", or ") })] : [line];
+  }
+  function whatIf(...at) {
+    const most = Math.max(0, ...OFFERED.filter((policy) => fits(policy, ...at)).map((policy) => speedup(policy, ...at)));
+    const better = POLICIES.filter((policy) => !offers(policy) && speedup(policy, ...at) > most + INDIFFERENT);
+    const parts = better.map((policy) => said("would_give", { policy: named(policy), times: times(speedup(policy, ...at)) }));
+    return parts.length ? [said("what_if", { engine: DATA.engine.name, parts: parts.join("; ") })] : [];
+  }
   const place = () => [state.context, state.depth, state.window, state.batch];
 
   // --- charts ----------------------------------------------------------------------------------------------------
 
   const theme = {}; // the palette of the system's mode, by the names of figures.py
   function readTheme() {
-    const style = getComputedStyle(document.documentElement), names = ["ground", "ink", "soft", "line", "mid", "win", "lose", ...POLICIES, ...DATA.terms];
+    const style = getComputedStyle(document.documentElement), names = ["ground", "ink", "soft", "line", "mid", "faint", "win", "lose", ...POLICIES, ...DATA.terms];
     for (const name of names) theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
 
@@ -151,37 +229,64 @@
     });
   }
 
+  /* What the release lacks is grey and broken. */
+  const WHAT_IF = { flag: "dash", ring: "dot" };
+  const colour = (policy) => (offers(policy) ? theme[policy] : theme.faint);
+  const dash = (policy) => (offers(policy) ? "solid" : WHAT_IF[policy]);
+
+  /* A policy along one axis: its line where memory holds it, grey squares where it does not. ``at`` gives a point's places. */
+  function lineOf(policy, x, y, at, words, more = {}) {
+    const room = x.map((_, i) => fits(policy, ...at(i))), shown = (want) => y.map((value, i) => (room[i] === want ? value : null));
+    const text = x.map((_, i) => `${labelled(policy)}, ${room[i] ? words(i) : noRoom(policy, ...at(i))}`);
+    const plain = { x, text, hovertemplate: "%{text}<extra></extra>" };
+    const lines = [{ ...plain, name: policy, y: shown(true), mode: "lines+markers", line: { color: colour(policy), width: 2.5, dash: dash(policy) }, ...more }];
+    if (room.includes(false)) {
+      lines.push({ ...plain, name: `${policy} no room`, y: shown(false), mode: "markers", marker: { size: 8, symbol: "square-open", color: theme.faint } });
+    }
+    return lines;
+  }
+  /* Over a chart in which nothing that the release has can run. */
+  const sign = (text) => ({ xref: "paper", yref: "paper", x: 0.5, y: 0.94, yanchor: "top", showarrow: false, text, font: { color: theme.soft, size: 14 }, bgcolor: theme.ground });
+
   function speedupChart() {
     const [c, , w, b] = place(), depths = AXES.depth, bands = [], lines = [], ends = []; // bands lie under every line
+    const at = (d) => [c, d, w, b], last = depths.length - 1;
     let top = 1.2;
     for (const policy of POLICIES) {
-      const y = depths.map((_, d) => speedup(policy, c, d, w, b));
-      const length = depths.map((depth) => acceptLength(policy, depth));
-      const over = (cost) => depths.map((depth, d) => (depth ? length[d] * seconds("base", c, d, w, b) / cost(policy, c, d, w, b) : 1));
-      const upper = over(low), lower = over(high); // at depth 0 the step is the base step itself
-      top = Math.max(top, 1.06 * Math.max(...upper));
-      if (depths.length > 1) {
-        bands.push({ name: `${policy} band`, x: depths.concat([...depths].reverse()), y: upper.concat([...lower].reverse()),
+      const gains = depths.map((_, d) => gainOf(policy, ...at(d))), y = gains.map((gain) => gain.expected);
+      const open = depths.map((_, d) => d).filter((d) => fits(policy, ...at(d)));
+      if (offers(policy) && open.length > 1) {
+        const x = open.map((d) => depths[d]), upper = open.map((d) => gains[d].high), lower = open.map((d) => gains[d].low);
+        bands.push({ name: `${policy} band`, x: x.concat([...x].reverse()), y: upper.concat([...lower].reverse()),
           mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: theme[policy] + "1c", hoverinfo: "skip" });
+        top = Math.max(top, 1.06 * Math.max(...upper));
       }
-      const dead = depths.map((depth, d) => breakEven(policy, c, d, w, b) > depth + 1);
-      lines.push({ name: policy, x: depths, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] },
-        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : theme[policy])) },
-        hovertemplate: `${policy}, depth %{x}: %{y:.3f}x<extra></extra>` });
-      const best = y.indexOf(Math.max(...y));
-      lines.push({ name: `${policy} best`, x: [depths[best]], y: [y[best]], mode: "markers", hoverinfo: "skip",
-        marker: { size: 15, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
-      ends.push({ x: depths[depths.length - 1], y: y[y.length - 1], text: `${policy}, best ${y[best].toFixed(2)}x at ${depths[best]}`, colour: theme[policy] });
+      top = Math.max(top, 1.06 * Math.max(...y));
+      const dead = depths.map((depth, d) => breakEven(policy, ...at(d)) > depth + 1);
+      lines.push(...lineOf(policy, depths, y, at, (d) => `depth ${depths[d]}: ${times(y[d])} (${range(gains[d])})`, {
+        marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : colour(policy))) },
+      }));
+      const most = open.reduce((one, d) => (one === null || y[d] > y[one] ? d : one), null);
+      const words = !offers(policy) ? said("not_here") : most === null ? said("no_room") : `best ${times(y[most])} at ${depths[most]}`;
+      ends.push({ x: depths[last], y: y[last], text: narrow() ? policy : `${policy}, ${words}`, colour: offers(policy) ? theme[policy] : theme.soft });
     }
-    const span = depths[depths.length - 1] - depths[0] || 1;
-    const hopeless = depths.filter((depth, d) => POLICIES.every((policy) => breakEven(policy, c, d, w, b) > depth + 1));
+    const found = depths.map((_, d) => verdict(...at(d))), gained = (d) => (found[d] ? found[d].gain.expected : -Infinity);
+    const chosen = depths.reduce((one, _, d) => (gained(d) > gained(one) ? d : one), 0);
+    if (found[chosen]) {
+      const { policy, gain } = found[chosen];
+      lines.push({ name: "best", x: [depths[chosen]], y: [gain.expected], mode: "markers", hoverinfo: "skip",
+        marker: { size: 17, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
+    }
+    const span = depths[last] - depths[0] || 1;
+    const hopeless = depths.filter((depth, d) => OFFERED.every((policy) => breakEven(policy, ...at(d)) > depth + 1));
     const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
     const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
-    if (narrow()) for (const end of ends) end.text = end.text.split(",")[0];
+    const full = found.some(Boolean) ? [] : [sign(nothingFits(...place()))];
+    if (full.length) top *= 1.2; // room for the sign
     return { data: [...bands, ...lines], layout: layout(
-      { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[depths.length - 1] + 0.03 * span] },
+      { title: { text: "depth (tokens drafted per step)" }, dtick: everyDepth(), range: [depths[0] - 0.03 * span, depths[last] + 0.03 * span] },
       { title: { text: "speedup (x)" }, range: [0, top] },
-      { margin: { l: 55, r: narrow() ? 55 : 170, t: 15, b: 50 },
+      { margin: { l: 55, r: narrow() ? 55 : 190, t: 15, b: 50 },
         shapes: [
           ...grey,
           { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.16)", line: { width: 0 }, layer: "below" },
@@ -189,49 +294,57 @@
           { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
         ],
         annotations: [{ xref: "paper", x: 0.01, y: 0, yanchor: "bottom", xanchor: "left", showarrow: false, text: "below 1: speculation loses", font: { color: theme.soft, size: 12 } },
-          ...unwinnable, ...endLabels(ends, top)] }) };
+          ...unwinnable, ...endLabels(ends, top), ...full] }) };
   }
 
   function termsChart() {
-    const steps = ["base", ...POLICIES], at = place();
+    const steps = ["base", ...POLICIES], at = place(), room = steps.map((step) => fits(step, ...at));
+    const marks = { opacity: steps.map((step) => (offers(step) ? 1 : 0.4)), pattern: { shape: room.map((has) => (has ? "" : "/")) } };
     const data = DATA.terms.map((term, i) => ({
-      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i][0](...at)), marker: { color: theme[term] },
-      hovertemplate: `%{x}, ${term}: %{y:.3f} ms<extra></extra>`,
+      name: term, type: "bar", x: steps, y: steps.map((step) => 1e3 * COSTS[step][i](...at)), marker: { color: theme[term], ...marks },
+      text: steps.map((step, j) => (room[j] ? labelled(step) : `${labelled(step)}, ${noRoom(step, ...at)}`)), textposition: "none",
+      hovertemplate: `%{text}<br>${term}: %{y:.3f} ms<extra></extra>`,
     }));
-    const totals = steps.map((step) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
-    return { data, layout: layout({ title: { text: "draft KV policy" } }, { title: { text: "step (ms)" }, rangemode: "tozero" },
+    const totals = steps.map((step, j) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${room[j] ? "" : `${said("no_room")}<br>`}${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
+    const most = Math.max(...steps.map((step) => 1e3 * seconds(step, ...at)));
+    const names = steps.map((step) => (offers(step) ? step : `${step}<br>${said("not_here").replace("in this", "in<br>this")}`));
+    return { data, layout: layout({ title: { text: "draft KV policy" }, tickvals: steps, ticktext: names }, { title: { text: "step (ms)" }, range: [0, 1.2 * most] },
       { barmode: "stack", annotations: totals, showlegend: true, legend: { orientation: "h", y: 1.08, yanchor: "bottom", traceorder: "normal" }, margin: { l: 55, r: 20, t: narrow() ? 85 : 50, b: 50 } }) };
   }
 
-  /* Where a policy's speedup crosses 1.0 along the context axis, in tokens:
-   * beyond: it loses at every longer context of the grid (the shortest context where it wins at none; null where it
-   *   wins at the longest);
-   * below: it loses at every shorter one (null where it wins at the shortest, or at none). */
+  /* Where a policy's speedup crosses 1.0 along the contexts that memory holds, in tokens:
+   * beyond: it loses at every longer one of them (the shortest where it wins at none; null where it wins at the longest);
+   * below: it loses at every shorter one (null where it wins at the shortest, or at none).
+   * Null where memory holds none. */
   function crossings(policy, d, w, b) {
-    const gains = AXES.context.map((_, c) => speedup(policy, c, d, w, b)), wins = gains.map((gain) => gain >= 1);
+    const open = AXES.context.map((_, c) => c).filter((c) => fits(policy, c, d, w, b));
+    if (!open.length) return null;
+    const contexts = open.map((c) => AXES.context[c]), gains = open.map((c) => speedup(policy, c, d, w, b)), wins = gains.map((gain) => gain >= 1);
     const first = wins.indexOf(true), last = wins.lastIndexOf(true);
-    if (last < 0) return { beyond: AXES.context[0], below: null };
-    const between = (i) => AXES.context[i] * (AXES.context[i + 1] / AXES.context[i]) ** ((gains[i] - 1) / (gains[i] - gains[i + 1]));
+    if (last < 0) return { beyond: contexts[0], below: null };
+    const between = (i) => contexts[i] * (contexts[i + 1] / contexts[i]) ** ((gains[i] - 1) / (gains[i] - gains[i + 1]));
     return { beyond: last === gains.length - 1 ? null : between(last), below: first === 0 ? null : between(first - 1) };
   }
 
   function losingChart() {
     const [, , w, b] = place(), contexts = AXES.context, data = [], places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
-    const quiet = [], ends = [], x = places.map((d) => AXES.depth[d]);
+    const quiet = [], shut = [], ends = [], x = places.map((d) => AXES.depth[d]);
     for (const policy of POLICIES) {
       const found = places.map((d) => crossings(policy, d, w, b));
-      const lines = { beyond: found.map((each) => each.beyond), below: found.map((each) => each.below) };
+      const lines = { beyond: found.map((each) => each && each.beyond), below: found.map((each) => each && each.below) };
       for (const [side, y] of Object.entries(lines)) {
-        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: side === "below" ? "dot" : "solid" },
-          marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${policy}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
+        data.push({ name: `${policy} ${side}`, x, y, mode: "lines+markers", line: { color: colour(policy), width: 2.5, dash: side === "below" ? "dot" : offers(policy) ? "solid" : "dash" },
+          marker: { size: 8, symbol: side === "below" ? "triangle-down-open" : "triangle-up" }, hovertemplate: `${labelled(policy)}, depth %{x}: loses ${side} %{y:,.0f} tokens<extra></extra>` });
         const at = y.findLastIndex((value) => value !== null);
-        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: theme[policy] });
+        if (at >= 0) ends.push({ x: x[at], y: Math.log10(y[at]), text: `${policy} ${side === "below" ? "▽" : "▲"}`, colour: offers(policy) ? theme[policy] : theme.soft });
       }
-      if (found.every((each) => each.beyond === null && each.below === null)) quiet.push(policy);
+      if (found.every((each) => each === null)) shut.push(policy);
+      else if (found.every((each) => each === null || (each.beyond === null && each.below === null))) quiet.push(policy);
     }
     const first = Math.log10(contexts[0]), last = Math.log10(contexts[contexts.length - 1]), pad = 0.08 * (last - first || 1);
-    const annotations = endLabels(ends, last - first || 1);
-    if (quiet.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false, text: `wins everywhere: ${quiet.join(", ")}`, font: { color: theme.soft } });
+    const notes = [["wins wherever it fits", quiet.filter(offers)], [`would win, ${said("not_here")}`, quiet.filter((policy) => !offers(policy))], [said("no_room"), shut]];
+    const text = notes.filter(([, policies]) => policies.length).map(([note, policies]) => `${note}: ${policies.join(", ")}`).join("<br>");
+    const annotations = [...endLabels(ends, last - first || 1), ...(text ? [sign(text)] : [])];
     return { data, layout: layout({ title: { text: "depth (tokens drafted per step)" }, range: [0.5, AXES.depth[AXES.depth.length - 1] + 0.5], dtick: everyDepth() },
       { ...logAxis("context (tokens)", contexts), type: "log", range: [first - pad, last + pad] }, { annotations, margin: { l: 70, r: 75, t: 15, b: 50 } }) };
   }
@@ -247,36 +360,64 @@
       return mark;
     }));
   }
+  /* A map's policy at a point, null where it has no room; ``null`` stands for the best that can run. */
+  function held(policy, ...at) {
+    return policy === null ? best(...at) : fits(policy, ...at) ? policy : null;
+  }
+  /* Cells of a map: the policy there, or why there is none. ``at`` gives the places of a column and a row. */
+  function cellsOf(policy, x, y, at) {
+    return y.map((_, row) => x.map((__, column) => {
+      const places = at(column, row), there = held(policy, ...places);
+      return { there, places, why: there ? "" : policy ? noRoom(policy, ...places) : nothingFits(...places) };
+    }));
+  }
+  /* The cells that have room, and over them the grey ones that have none. */
+  function heat(policy, x, y, cells, values, texts, more) {
+    const data = [{ name: policy || "best", type: "heatmap", x, y, z: values, text: texts, showscale: false, hoverongaps: false, opacity: policy && !offers(policy) ? 0.65 : 1, hovertemplate: "%{text}<extra></extra>", ...more }];
+    if (cells.some((row) => row.some(({ there }) => !there))) {
+      const faint = theme.faint;
+      data.push({ name: said("no_room"), type: "heatmap", x, y, z: cells.map((row) => row.map(({ there }) => (there ? null : 1))), text: cells.map((row) => row.map(({ why }) => (why ? "×" : ""))),
+        hovertext: cells.map((row) => row.map(({ why }) => why)), texttemplate: "%{text}", textfont: { color: theme.ink }, opacity: 0.55, showscale: false, hoverongaps: false, colorscale: [[0, faint], [1, faint]], hovertemplate: "%{hovertext}<extra></extra>" });
+    }
+    return data;
+  }
   function mapChart(policy) {
     const [, , w, b] = place(), places = AXES.depth.map((_, d) => d).filter((d) => AXES.depth[d] > 0);
-    const x = AXES.context, y = places.map((d) => AXES.depth[d]);
-    const z = places.map((d) => x.map((_, c) => speedup(policy, c, d, w, b)));
+    const x = AXES.context, y = places.map((d) => AXES.depth[d]), found = cellsOf(policy, x, y, (c, row) => [c, places[row], w, b]);
+    const z = found.map((row) => row.map(({ there, places: at }) => (there ? speedup(there, ...at) : null)));
+    const text = found.map((row) => row.map(({ there, places: at }) => (there ? mapWords(there, at) : "")));
     const most = Math.max(2, mapTop(w, b)), colorscale = [[0, theme.lose], [1 / most, theme.mid], [1, theme.win]];
     key("key-speedup", colorscale, 0, most, "x");
-    const data = [{ name: policy, type: "heatmap", x, y, z, zmin: 0, zmax: most, showscale: false, colorscale, hovertemplate: "context %{x:,}, depth %{y}: %{z:.3f}x<extra></extra>" }];
-    if (x.length > 1 && y.length > 1) data.push(contour(`${policy} break-even`, x, y, z, 1, "solid"));
+    const data = heat(policy, x, y, found, z, text, { zmin: 0, zmax: most, colorscale });
+    if (x.length > 1 && y.length > 1) data.push(contour("break-even", x, y, z, 1, "solid"));
     if (AXES.depth[state.depth] > 0) data.push(here(x[state.context], AXES.depth[state.depth], theme.ink));
     return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { title: { text: "depth (tokens drafted)" }, range: cells(y, false), dtick: everyDepth() }) };
+  }
+  function mapWords(policy, at) {
+    const gain = gainOf(policy, ...at), verdictThere = offers(policy) ? word(gain) : said("not_here");
+    return `context ${tokens(AXES.context[at[0]])}, depth ${AXES.depth[at[1]]}, ${policy}<br>${verdictThere}: ${times(gain.expected)} (${range(gain)})`;
   }
   /* The largest speedup of both maps, so that they share their colours. */
   function mapTop(w, b) {
     let most = 0;
-    for (const policy of ["native", state.windowed]) {
-      AXES.depth.forEach((_, d) => AXES.context.forEach((__, c) => { most = Math.max(most, speedup(policy, c, d, w, b)); }));
+    for (const policy of [null, state.policy]) {
+      AXES.depth.forEach((_, d) => AXES.context.forEach((__, c) => {
+        const there = held(policy, c, d, w, b);
+        if (there) most = Math.max(most, speedup(there, c, d, w, b));
+      }));
     }
     return most;
   }
   /* The ends of both accept-length maps. */
   function lengthEnds(d, w) {
     let least = Infinity, most = 0;
-    for (const policy of ["native", state.windowed]) {
+    for (const policy of [null, state.policy]) {
       AXES.context.forEach((_, c) => AXES.batch.forEach((__, b) => {
-        const needed = breakEven(policy, c, d, w, b);
-        least = Math.min(least, needed);
-        most = Math.max(most, needed);
+        const there = held(policy, c, d, w, b), needed = there && breakEven(there, c, d, w, b);
+        if (there) [least, most] = [Math.min(least, needed), Math.max(most, needed)];
       }));
     }
-    return [least, Math.max(most, least + 0.1)];
+    return most ? [least, Math.max(most, least + 0.1)] : [1, 2];
   }
   function contour(name, x, y, z, level, dash) {
     return { name, type: "contour", x, y, z, showscale: false, hoverinfo: "skip", autocontour: false,
@@ -286,41 +427,43 @@
   const here = (x, y, color) => ({ name: "chosen", x: [x], y: [y], mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: 24, color, line: { width: 2.5 } } });
 
   function lengthChart(policy) {
-    const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d];
-    const z = y.map((_, b) => x.map((__, c) => breakEven(policy, c, d, w, b)));
-    const [zmin, zmax] = lengthEnds(d, w);
+    const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d], found = cellsOf(policy, x, y, (c, row) => [c, d, w, row]);
+    const over = (made) => found.map((row) => row.map(({ there, places: at }) => (there ? made(there, at) : null)));
+    const z = over((there, at) => breakEven(there, ...at)), [zmin, zmax] = lengthEnds(d, w);
+    const text = over((there, at) => `context ${tokens(x[at[0]])}, batch ${tokens(y[at[3]])}, ${labelled(there)}<br>pays above ${breakEven(there, ...at).toFixed(2)}`);
     key("key-length", CIVIDIS, zmin, zmax, "");
-    const data = [{ name: policy, type: "heatmap", x, y, z, zmin, zmax, showscale: false, colorscale: CIVIDIS, ...(x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {}),
-      hovertemplate: "context %{x:,}, batch %{y}: AL %{z:.3f}<extra></extra>" }];
+    const numbers = x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {};
+    const data = heat(policy, x, y, found, z, text, { zmin, zmax, colorscale: CIVIDIS, ...numbers });
     if (x.length > 1 && y.length > 1) {
-      data.push(contour(`${policy} accept length`, x, y, z, acceptLength(policy, depth), "solid"), contour(`${policy} unwinnable`, x, y, z, depth + 1, "dot"));
-      for (const line of data.slice(1)) line.line.color = "#ffffff";
+      const lines = [contour("accept length", x, y, over((there, at) => speedup(there, ...at)), 1, "solid"), contour("unwinnable", x, y, z, depth + 1, "dot")];
+      for (const line of lines) line.line.color = "#ffffff";
+      data.push(...lines);
     }
     data.push(here(x[state.context], y[state.batch], "#ffffff"));
     return { data, layout: layout({ ...logAxis("context (tokens)", x), range: cells(x, true) }, { ...logAxis("batch (sequences)", y, 10), range: cells(y, true) }) };
   }
 
   function windowStepChart() {
-    const [c, d, , b] = place(), x = AXES.window, data = [], base = 1e3 * seconds("native", c, d, 0, b), ends = [{ x: Math.log10(x[x.length - 1]), y: base, text: "native", colour: theme.native }];
-    for (const policy of WINDOWED) {
-      const y = x.map((_, w) => 1e3 * seconds(policy, c, d, w, b));
-      data.push({ name: policy, x, y, mode: "lines+markers", line: { color: theme[policy], width: 2.5, dash: DASH[policy] }, hovertemplate: `${policy}, window %{x:,}: %{y:.3f} ms<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: theme[policy] });
+    const [c, d, , b] = place(), x = AXES.window, data = [], ends = [], at = (w) => [c, d, w, b];
+    for (const policy of [...WINDOWED, "native"]) {
+      const y = x.map((_, w) => 1e3 * seconds(policy, ...at(w)));
+      const flat = policy === "native" && x.length > 1 ? { mode: "lines" } : {};
+      data.push(...lineOf(policy, x, y, at, (w) => `window ${tokens(x[w])}: ${ms(y[w] / 1e3)} ms`, flat));
+      ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: offers(policy) ? theme[policy] : theme.soft });
     }
-    data.push({ name: "native", x, y: x.map(() => base), mode: x.length > 1 ? "lines" : "markers", line: { color: theme.native, width: 2.5 }, hovertemplate: "native: %{y:.3f} ms<extra></extra>" });
     return { data, layout: windowLayout("step (ms)", data, ends) };
   }
 
   function windowMarginChart() {
-    const [c, d, , b] = place(), x = AXES.window, data = [], ends = [];
+    const [c, d, , b] = place(), x = AXES.window, data = [], ends = [], at = (w) => [c, d, w, b];
     for (const policy of WINDOWED) {
-      const margin = x.map((_, w) => seconds("native", c, d, w, b) / seconds(policy, c, d, w, b) - 1);
-      const loss = margin.map((m) => 100 * m / (1 + m));
-      const line = { color: theme[policy], width: 2.5 };
-      data.push({ name: `${policy} margin`, x, y: margin.map((m) => 100 * m), mode: "lines+markers", line, hovertemplate: `${policy}, window %{x:,}: margin %{y:.2f} %<extra></extra>` });
-      data.push({ name: `${policy} cancelling loss`, x, y: loss, mode: "lines+markers", line: { ...line, dash: "dash", width: 1.5 }, marker: { size: 4 }, hovertemplate: `${policy}, window %{x:,}: cancelled by %{y:.2f} % of AL<extra></extra>` });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: 100 * margin[margin.length - 1], text: policy, colour: theme[policy] });
-      ends.push({ x: Math.log10(x[x.length - 1]), y: loss[loss.length - 1], text: "loss", colour: theme[policy] });
+      const margin = x.map((_, w) => seconds("native", ...at(w)) / seconds(policy, ...at(w)) - 1), loss = margin.map((m) => 100 * m / (1 + m));
+      const lines = lineOf(policy, x, margin.map((m) => 100 * m), at, (w) => `window ${tokens(x[w])}: margin ${percent(margin[w])}, cancelled by ${percent(loss[w] / 100)} of AL`);
+      lines[0].name = `${policy} margin`;
+      data.push(...lines, { name: `${policy} cancelling loss`, x, y: loss.map((value, w) => (fits(policy, ...at(w)) ? value : null)), mode: "lines+markers", hoverinfo: "skip",
+        line: { color: colour(policy), dash: "dash", width: 1.5 }, marker: { size: 4 } });
+      const labels = { [policy]: 100 * margin[margin.length - 1], loss: loss[loss.length - 1] };
+      for (const [text, y] of Object.entries(labels)) ends.push({ x: Math.log10(x[x.length - 1]), y, text, colour: offers(policy) ? theme[policy] : theme.soft });
     }
     return { data, layout: windowLayout("%", data, ends) };
   }
@@ -345,7 +488,7 @@
     }));
   }
   function operations() {
-    const number = (text) => element("td", text, { class: "number" }), at = place(), host = COSTS[state.step][DATA.terms.indexOf("host")][0](...at);
+    const number = (text) => element("td", text, { class: "number" }), at = place(), host = COSTS[state.step][DATA.terms.indexOf("host")](...at);
     byId("operations").replaceChildren(...largest().map((each) => {
       const row = element("tr");
       row.append(element("td", each.term), element("td", each.name), number(each.runs.toFixed(0)), number(ms(each.seconds)), number(percent(each.share)),
@@ -353,7 +496,7 @@
       return row;
     }));
     const [context, depth, size, batch] = ["context", "depth", "window", "batch"].map((axis) => tokens(AXES[axis][state[axis]]));
-    byId("point").textContent = `At the chosen point: context ${context}, depth ${depth}, window ${size}, batch ${batch}. The step takes ${ms(seconds(state.step, ...at))} ms, ${ms(host)} ms of it host work and waits, which no operation has. Kernels: ${DATA.profile.label}.`;
+    byId("point").textContent = `At the chosen point: context ${context}, depth ${depth}, window ${size}, batch ${batch}. The step takes ${ms(seconds(state.step, ...at))} ms, ${ms(host)} ms of it host work and waits, which no operation has.${fits(state.step, ...at) ? "" : ` It has ${noRoom(state.step, ...at)}.`} Kernels: ${DATA.profile.label}.`;
   }
 
   /* Whether a warning about acceptance holds where the sliders stand: the conditions of decide/warnings.py. */
@@ -378,10 +521,10 @@
     speedup: [speedupChart, "acceptance context window batch depth"],
     terms: [termsChart, "context window batch depth"],
     losing: [losingChart, "acceptance window batch"],
-    "map-native": [() => mapChart("native"), "acceptance window batch context depth windowed"],
-    "map-windowed": [() => mapChart(state.windowed), "acceptance window batch context depth windowed"],
-    "length-native": [() => lengthChart("native"), "acceptance window depth context batch windowed"],
-    "length-windowed": [() => lengthChart(state.windowed), "acceptance window depth context batch windowed"],
+    "map-best": [() => mapChart(null), "acceptance window batch context depth policy"],
+    "map-policy": [() => mapChart(state.policy), "acceptance window batch context depth policy"],
+    "length-best": [() => lengthChart(null), "acceptance window depth context batch policy"],
+    "length-policy": [() => lengthChart(state.policy), "acceptance window depth context batch policy"],
     "window-step": [windowStepChart, "context depth batch window"],
     "window-margin": [windowMarginChart, "context depth batch window"],
   };
@@ -475,12 +618,12 @@
       details.append(element("summary", "Acceptance per position (conditional)"), inside);
       box.append(details);
     }
-    pick("windowed", WINDOWED, () => moved("windowed"));
+    pick("policy", POLICIES, () => moved("policy"));
     pick("step", ["base", ...POLICIES], operations);
   }
   function pick(name, values, changed) {
     const select = byId(name);
-    for (const value of values) select.append(element("option", value, { value }));
+    for (const value of values) select.append(element("option", labelled(value), { value }));
     select.value = state[name];
     select.addEventListener("change", () => { state[name] = select.value; changed(); });
   }
@@ -507,39 +650,52 @@
   function say() {
     for (const [line, gain] of trust) line.textContent = trustWords(gain);
     for (const show of controls) show();
-    const at = place(), depth = AXES.depth[state.depth];
-    const parts = DATA.policies.map(({ name, offered }) => `${name}${offered ? "" : " (what-if)"} ${speedup(name, ...at).toFixed(2)}x`);
-    const over = (depth ? POLICIES : ["base"]).filter((step) => !FITS[step](...at));
-    const gains = POLICIES.map((p) => speedup(p, ...at)), most = Math.max(...gains);
-    const word = !depth ? "Depth 0 drafts nothing" : most > 1.005 ? "Speculation pays" : most < 0.995 ? "Speculation loses" : "Speculation breaks even";
-    byId("verdict").textContent = `${word} at depth ${depth}: ${parts.join(", ")}.${over.length ? ` Does not fit in memory: ${over.join(", ")}.` : ""}`;
+    const at = place(), found = verdict(...at);
+    byId("said").replaceChildren(...conclusion(...at).map((line) => element("p", line)));
+    for (const name of ["policy-of-map", "policy-of-length"]) byId(name).textContent = labelled(state.policy);
+    headline(found, at);
   }
+  /* The first thing that is read: the word, the speedup, its range, with what. */
+  function headline(found, at) {
+    const depth = AXES.depth[state.depth], drafts = found && found.word, box = byId("verdict");
+    box.dataset.place = drafts ? WORDS.indexOf(found.word) : "none";
+    byId("word").textContent = drafts ? found.word : found ? "nothing drafted" : said("no_room");
+    byId("gain").textContent = drafts ? times(found.gain.expected) : "";
+    byId("range").textContent = drafts ? range(found.gain) : "";
+    const source = state.moved ? "assumed" : native.source;
+    byId("with").textContent = drafts ? `with ${named(found.policy)} at depth ${depth}, accept length ${acceptLength(found.policy, depth).toFixed(2)} (${source})` : found ? "" : nothingFits(...at).replace(`${said("no_room")}: `, "");
+    byId("gauge").hidden = !drafts;
+    if (drafts) for (const [end, value] of Object.entries(found.gain)) byId("gauge").style.setProperty(`--${end}`, `${gaugeAt(value)}%`);
+  }
+  /* A speedup's place on the gauge: a quarter at its left end, 1 in its middle, four times at its right end. */
+  const gaugeAt = (value) => Math.min(100, Math.max(0, 50 + 25 * Math.log2(value)));
 
   function write() {
     const words = { model: DATA.model, gpu: DATA.gpu, engine: DATA.engine.name, drafter: DATA.drafter, command: DATA.command };
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
     document.title = `Break-even: ${DATA.model} on ${DATA.gpu}`;
-    const a = DATA.acceptance, d = DATA.deployment, off = DATA.policies.filter((p) => !p.offered).map((p) => p.name);
-    const engine = DATA.engine.spread > 1 ? `${DATA.engine.label}, x${Number(DATA.engine.spread.toPrecision(3))} either way` : DATA.engine.label;
+    const a = DATA.acceptance, d = DATA.deployment, off = POLICIES.filter((policy) => !offers(policy));
     const labels = [
-      `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${engine}`,
+      `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${DATA.engine.label}`,
       `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
       `sink ${d.sink}, ${d.layout.join(", ")}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
     ];
-    if (off.length) labels.push(`what-if, not in this engine for this drafter: ${off.join(", ")}`);
+    if (off.length) labels.push(`${said("not_here")} for this drafter: ${off.join(", ")}`);
     byId("labels").replaceChildren(...labels.map((text) => element("li", text)));
-    byId("rows").textContent = "Every point of the grid, every policy: seconds, ranges, the five terms, break-even accept length.";
+    byId("rows").textContent = "Every point of the grid, every policy: whether the release has it and memory holds it, seconds, the five terms, break-even accept length, and the range of base step over step.";
   }
 
   // --- CSV -------------------------------------------------------------------------------------------------------
 
   function csv() {
-    const rows = [["context", "depth", "window", "batch", "policy", "step_s", "low_s", "high_s", ...DATA.terms.map((t) => `${t}_s`), "base_step_s", "break_even_accept_length"].join(",")];
+    const numbers = ["step_s", ...DATA.terms.map((term) => `${term}_s`), "base_step_s", "break_even_accept_length", "base_over_step_low", "base_over_step_high"];
+    const rows = [["context", "depth", "window", "batch", "policy", "in_engine", "fits", ...numbers].join(",")];
     const number = (x) => String(Number(x.toPrecision(8)));
     AXES.context.forEach((context, c) => AXES.depth.forEach((depth, d) => AXES.window.forEach((size, w) => AXES.batch.forEach((batch, b) => {
       for (const policy of POLICIES) {
-        const at = [c, d, w, b], numbers = [seconds(policy, ...at), low(policy, ...at), high(policy, ...at), ...COSTS[policy].map((term) => term[0](...at)), seconds("base", ...at), breakEven(policy, ...at)];
-        rows.push([context, depth, size, batch, policy, ...numbers.map(number)].join(","));
+        const at = [c, d, w, b], needed = breakEven(policy, ...at), ends = RANGES[policy];
+        const values = [seconds(policy, ...at), ...COSTS[policy].map((term) => term(...at)), seconds("base", ...at), needed, ends.low(...at) / needed, ends.high(...at) / needed];
+        rows.push([context, depth, size, batch, policy, offers(policy), fits(policy, ...at), ...values.map(number)].join(","));
       }
     }))));
     return rows.join("\n") + "\n";
@@ -571,7 +727,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); moved("all"); });
   document.documentElement.dataset.drawn = "yes";
   window.wmtp = {
-    state, data: DATA, csv, largest, warnings, lastMoveMs: () => lastMoveMs, waiting: () => waiting().length,
+    state, data: DATA, csv, largest, warnings, say, lastMoveMs: () => lastMoveMs, waiting: () => waiting().length,
     /* Every chart's traces as drawn, after drawing what waits. */
     traces() { flush(); return Object.fromEntries(Object.keys(CHARTS).map((id) => [id, byId(id).data])); },
   };

@@ -61,7 +61,7 @@ class Start:
 
 
 def opening_point(table: CostTable, named: Mapping[str, int]) -> dict[str, int]:
-    """The named values, and for axes not named: the longest context, the usual depth and window, the smallest batch.
+    """The named values; of axes not named the usual depth and window, the smallest batch, the longest held context.
 
     Raises:
         InputError: ``--at``, for an unknown axis, a value that is not on it, or depth 0, which drafts nothing.
@@ -75,12 +75,12 @@ def opening_point(table: CostTable, named: Mapping[str, int]) -> dict[str, int]:
         raise InputError("--at", "depth 0 drafts nothing", "a depth of at least 1")
     depths = [depth for depth in table.axes["depth"] if depth > 0]
     usual = {
-        "context": table.axes["context"][-1],
         "depth": _nearest(depths, USUAL["depth"]),
         "window": _nearest(table.axes["window"], USUAL["window"]),
         "batch": table.axes["batch"][0],
     }
-    return usual | dict(named)
+    beside = usual | dict(named)
+    return {"context": _longest(table, beside)} | beside
 
 
 def opening(
@@ -137,6 +137,13 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
         case SurvivalRates():
             rates = conditional_from_survival(acceptance.rates).tolist()
     return {"alpha": alpha, "rates": rates, "label": label, "source": acceptance.source, "kind": acceptance.kind}
+
+
+def _longest(table: CostTable, beside: Mapping[str, int]) -> int:
+    """The longest context at which native drafting fits with the other axes as given; the longest of all where none."""
+    depth, window, batch = (table.axes[name].index(beside[name]) for name in AXES[1:])
+    fits = np.broadcast_to(table.fits("native"), table.shape)[:, depth, window, batch]
+    return table.axes["context"][int(np.flatnonzero(fits)[-1]) if fits.any() else -1]
 
 
 def _nearest(values: list[int], wanted: int) -> int:

@@ -1,4 +1,4 @@
-"""The cost table of a page: every step's terms over context x depth x window x batch, from one `Estimate`."""
+"""The cost table of a page: every step over context x depth x window x batch, from one `Estimate`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.choice import offered
+from wmtp_sim.decide.estimate import Estimate, StepCost
+from wmtp_sim.decide.ratio import Range
+from wmtp_sim.decide.verdict import base_over_step
 from wmtp_sim.errors import InputError
-from wmtp_sim.machine.machine import NOTHING, Timing
-from wmtp_sim.step.compose import TERMS, Step, Term
+from wmtp_sim.step.compose import Policy
 
 FloatArray = NDArray[np.float64]
 #: Axes of every array, in this order.
@@ -49,48 +51,26 @@ class CostTable:
         """The values of each axis, rising."""
         return {name: getattr(self.estimate.work, name).astype(np.int64).ravel().tolist() for name in AXES}
 
-    @property
-    def spread(self) -> float:
-        """The factor, either way, that the engine's definition leaves open."""
-        return self.estimate.base_step.engine_spread
+    @cached_property
+    def costs(self) -> dict[str, StepCost]:
+        """Cost of ``base`` and of every policy's step; a base step's where depth is 0."""
+        return {"base": self.estimate.base, **{str(name): each.cost for name, each in self.estimate.policies.items()}}
 
     @cached_property
-    def terms(self) -> dict[str, dict[Term, Timing]]:
-        """Seconds of each term of ``base`` and of every policy's step; a base step's where depth is 0."""
-        base = _terms(self.estimate.base_step)
-        drafting = self.estimate.work.depth > 0
-        found = {"base": base}
-        for policy, step in self.estimate.steps.items():
-            found[policy] = {term: _where(drafting, timing, base[term]) for term, timing in _terms(step).items()}
-        return found
+    def ratios(self) -> dict[Policy, Range]:
+        """Base step over each policy's step with its range: times an accept length, a speedup."""
+        return {policy: base_over_step(self.estimate, policy) for policy in self.estimate.policies}
 
     @property
-    def policies(self) -> list[str]:
+    def policies(self) -> tuple[Policy, ...]:
         """Draft KV policies, the plainest first."""
-        return [name for name in self.terms if name != "base"]
+        return tuple(self.estimate.policies)
 
-    def total(self, step: str) -> Timing:
-        """A whole step, as `wmtp_sim.step.compose.Step.total` has it."""
-        total = sum(self.terms[step].values(), start=NOTHING)
-        low = np.maximum(total.low / self.spread, total.bound)
-        return Timing(total.seconds, low, total.high * self.spread, total.bound)
+    def offered(self, policy: Policy) -> bool:
+        """Whether the release has a policy for this drafter."""
+        return offered(self.estimate, policy)
 
-
-def _terms(step: Step) -> dict[Term, Timing]:
-    found: dict[Term, Timing] = dict.fromkeys(TERMS, NOTHING)
-    for part in step.parts:
-        found[part.term] = found[part.term] + part.total
-    found["host"] = found["host"] + step.host
-    return found
-
-
-def _where(chosen: NDArray[np.bool_], ours: Timing, theirs: Timing) -> Timing:
-    def pick(a: ArrayLike, b: ArrayLike) -> FloatArray:
-        return np.where(chosen, a, b)
-
-    return Timing(
-        pick(ours.seconds, theirs.seconds),
-        pick(ours.low, theirs.low),
-        pick(ours.high, theirs.high),
-        pick(ours.bound, theirs.bound),
-    )
+    def fits(self, policy: str) -> NDArray[np.bool_]:
+        """Where memory holds the target, and the drafter's KV as a policy keeps it."""
+        memory = self.estimate.memory
+        return np.asarray(memory["base"].fits & memory[policy].fits)
