@@ -28,7 +28,7 @@ from wmtp_sim.spec.acceptance import Acceptance, Source, as_depth, state_accepta
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
-from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.model import Model, has_attention
 from wmtp_sim.spec.parallel import Layout, can_join, check_ranks, has_experts
 from wmtp_sim.spec.precision import KV_BYTES, Precision, cache_format, override
 from wmtp_sim.spec.workload import Workload
@@ -165,6 +165,9 @@ def estimate(
 
 def _refuse_idle_backends(found: Estimate) -> None:
     """Raises `InputError` for a stated backend that does not run on the GPU, over the cache, or for the layers."""
+    if not has_attention(found.model.blocks):
+        problem = f"{found.model.name} has no grouped-query attention that it would serve"
+        raise InputError(BACKEND_FLAG, problem, "drop the flag")
     for use in unserved(found):
         there = found.engine.backends_on(found.machine.gpu, use.kv_bytes, use.sinks)
         instead = f"one of {', '.join(there)}" if there else "another engine"

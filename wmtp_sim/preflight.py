@@ -114,6 +114,7 @@ def preflight(
         unpriced=unpriced,
         checkpoint=_checkpoint(reference if isinstance(reference, str) else stated.model),
         unpriced_drafter=problem,
+        unpriced_backends=tuple(with_known_backends(known.engine, stated.backends)[1]),
         kv_pool_tokens=kv_pool_tokens,
         random_data=random_data,
     )

@@ -116,9 +116,17 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
         sglang(nextn(3, " --speculative-draft-attention-backend triton")),
         sglang(nextn(3, " --speculative-draft-attention-backend triton --triton-attention-num-kv-splits 64")),
     ),
-    "triton-wide-verify": (
-        vllm(MTP % 8 + " --attention-backend TRITON_ATTN"),
-        vllm(MTP % 7 + " --attention-backend TRITON_ATTN"),
+    "backend-not-priced": (
+        vllm(MTP % 3 + " --attention-backend FLEX_ATTENTION"),
+        vllm(MTP % 3 + " --attention-backend TRITON_ATTN"),
+    ),
+    "backend-not-on-gpu": (
+        vllm(MTP % 3 + " --attention-backend FLASH_ATTN --kv-cache-dtype fp8", gpu="a100-sxm-80gb"),
+        vllm(MTP % 3 + " --attention-backend FLASH_ATTN --kv-cache-dtype fp8", gpu="h200"),
+    ),
+    "backend-not-for-latent": (
+        vllm(TP8 + MTP % 3 + " --attention-backend FLASH_ATTN", DEEPSEEK),
+        vllm(TP8 + MTP % 3, DEEPSEEK),
     ),
     "depth-not-stated": (vllm(" --spec-method mtp"), vllm(" --spec-method mtp --spec-tokens 1")),
     "draft-rows-adjusted": (sglang(nextn(6, rows=6)), sglang(nextn(6))),
@@ -514,7 +522,7 @@ def test_what_flags_say_belongs_to_a_rule(engine: str) -> None:
         ("h100", " --tp 4 --nnodes 2", 2),
         ("h100", " --tp 8", 0),
         ("gb200", " --tp 16", 0),  # one NVLink
-        ("gb200", " --tp 16 --nnodes 4", 4),
+        ("gb200", " --tp 16 --nnodes 4", 0),  # four trays of it
     ],
 )
 def test_links_between_hosts_are_said_not_to_be_priced(gpu: str, more: str, hosts: int) -> None:

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 import wmtp_sim
 from tests.step import test_sglang_steps as sglang
-from tests.step.test_vllm_h200 import STEPS
-from tests.step.test_vllm_h200 import step as vllm_step
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.decide.choice import INDIFFERENT
 from wmtp_sim.decide.evidence import off_by, unmeasured
@@ -137,15 +135,33 @@ def test_a_stated_host_time_has_no_guessed_spread() -> None:
 def test_what_was_measured_is_sure_and_nothing_else() -> None:
     here = {"accept_length": 4.5}
     assert unmeasured(estimated(**here)) == ()
-    assert unmeasured(estimated(engine="vllm@0.26", **here)) == ()
+    assert unmeasured(estimated(engine="vllm@0.26", **here)) == ("a step of vllm 0.26.0",)
     assert unmeasured(estimated(engine="vllm", **here)) == ("a step of vllm 0.33.0",)
     assert unmeasured(estimated(tp=2, **here)) == ()
     assert unmeasured(estimated(tp=4, **here)) == ("a step of sglang 0.5.23 over 4 GPUs",)
-    assert unmeasured(estimated(drafter="eagle", **here)) == ("a step of sglang 0.5.23 with an EAGLE head",)
+    assert unmeasured(estimated(drafter="eagle", **here)) == (
+        "a step of sglang 0.5.23 with an EAGLE head, with layers of mlp",
+    )
     assert any("H100" in each for each in unmeasured(estimated(gpu="h100-sxm", **here)))
-    both = unmeasured(estimated(gpu="h100-sxm", tp=4, drafter="eagle", **here))[0]
-    assert both == "a step of sglang 0.5.23 on NVIDIA H100 80GB HBM3 (SXM5), over 4 GPUs, with an EAGLE head"
+    both = unmeasured(estimated(gpu="h100-sxm", tp=4, **here))[0]
+    assert both == "a step of sglang 0.5.23 on NVIDIA H100 80GB HBM3 (SXM5), over 4 GPUs"
     assert "a kernel on NVIDIA GeForce RTX 3090" in unmeasured(estimated(gpu="rtx-3090", **here))
+
+
+@pytest.mark.parametrize(
+    ("more", "apart"),
+    [
+        ({"kv": "fp8"}, "with an fp8 cache"),
+        ({"weights": "int4"}, "with int4"),
+        ({"attention_backend": "flashinfer"}, "with attention on flashinfer"),
+    ],
+)
+def test_other_formats_and_backends_were_not_measured(more: dict[str, str], apart: str) -> None:
+    assert unmeasured(estimated(accept_length=4.5, **more)) == (f"a step of sglang 0.5.23 {apart}",)
+
+
+def test_an_engine_with_stated_values_was_not_measured() -> None:
+    assert load_engine("sglang", ["spread=1.2"]).measured == ()
 
 
 def test_a_step_that_spans_hosts_is_never_sure() -> None:
@@ -180,19 +196,6 @@ def test_sglangs_measured_ratios_are_off_by_no_more_than_is_said() -> None:
     (one,) = (each for each in load_engine("sglang").measured if each.ranks == (1,))
     assert max(off) <= one.off <= max(off) + 0.02
     assert one.steps == len(rows)
-
-
-def test_vllms_measured_ratios_are_off_by_no_more_than_is_said() -> None:
-    off = []
-    for context, k, measured in STEPS.values():
-        if k:
-            for other, none, base in STEPS.values():
-                if not none and other == context:
-                    predicted = float(vllm_step(context, 0).seconds / vllm_step(context, k).seconds)
-                    off.append(abs(predicted / (base / measured) - 1))
-    (one,) = load_engine("vllm@0.26").measured
-    assert max(off) <= one.off <= max(off) + 0.02
-    assert one.steps == len(STEPS)
 
 
 def test_what_speaks_for_an_estimate_sets_the_width() -> None:

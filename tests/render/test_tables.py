@@ -140,7 +140,10 @@ def test_a_sweep_is_a_dozen_rows(width: int) -> None:
     fitting = [line for line in rows if "no room" not in line]
     assert 6 < len(fitting) < 12
     assert all(len(line.split()) == 5 + 3 * 2 for line in fitting)
-    assert "no room: memory does not hold it. 12 of 108 points; --json has all." in " ".join(" ".join(lines).split())
+    text = " ".join(" ".join(lines).split())
+    assert "no room: memory does not hold it." in text
+    assert "12 of 108 points; --json has all." in text
+    assert ("?: probably." in text) == any("x?" in line for line in rows)
 
 
 def test_a_cell_that_does_not_fit_shows_no_win() -> None:

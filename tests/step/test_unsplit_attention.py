@@ -17,10 +17,11 @@ from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.profiles import profile_for
 from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Attention
-from wmtp_sim.step.compose import split_attention
+from wmtp_sim.step.compose import blocks_of, split_attention
 from wmtp_sim.work.layers import Pass, attention
 from wmtp_sim.work.operation import Operation
 
@@ -178,7 +179,7 @@ def step(gpu: str, *, engine: str = "vllm", model: str = "qwen3.6-27b", **more) 
         ("vllm", "h200", "bf16", "fa3", "fa3"),
         ("vllm", "h200", "fp8", "fa3", "fa3"),
         ("vllm", "b200", "bf16", "flashinfer_trtllm", "flashinfer_trtllm"),
-        ("vllm", "mi300x", "bf16", "rocm_paged", "rocm_prefix_prefill"),
+        ("vllm", "mi300x", "bf16", "rocm_paged_2d", "rocm_prefix_prefill"),
         ("sglang", "rtx-3090", "bf16", "flashinfer", "flashinfer"),
         ("sglang", "rx-7900-xtx", "bf16", "sglang_triton", "sglang_triton_extend"),
     ],
@@ -191,11 +192,56 @@ def test_by_engine_gpu_cache_and_rows(engine: str, gpu: str, kv: str, one_row: s
 
 
 def test_layers_with_sinks_go_elsewhere() -> None:
-    """FlashAttention-2 and FlashInfer know no sink logits: gpt-oss runs Triton there, split up to eight rows."""
-    shallow, deep = (step("rtx-5090", model="gpt-oss-20b", drafter="eagle", depth=d) for d in (3, 8))
+    """FlashAttention-2 knows no sink logits: gpt-oss runs Triton there, split up to eight rows."""
+    sinks = {"model": "gpt-oss-20b", "drafter": "eagle"}
+    shallow, deep = (step("rtx-4090", depth=d, **sinks) for d in (3, 8))
     assert kernels(shallow, "verify") == {"triton_3d"}
     assert kernels(deep, "verify") == {"triton_2d"}
-    assert kernels(step("h200", model="gpt-oss-20b", drafter="eagle"), "verify") == {"fa3"}
+    assert kernels(step("h200", **sinks), "verify") == {"fa3"}
+
+
+def test_flashinfer_reads_sinks_on_a_geforce_since_033() -> None:
+    """With its XQA kernels; 0.26 takes Triton, and splits only one row of a sequence."""
+    sinks = {"model": "gpt-oss-20b", "drafter": "eagle"}
+    assert kernels(step("rtx-5090", **sinks), "verify") == {"flashinfer_xqa"}
+    assert kernels(step("rtx-5090", engine="vllm@0.26", **sinks), "verify") == {"triton_2d"}
+    assert load_engine("vllm").runs("FLASHINFER", load_gpu("rtx-5090"), 2.0, sinks=True)
+    assert not load_engine("vllm@0.26").runs("FLASHINFER", load_gpu("rtx-5090"), 2.0, sinks=True)
+    assert not load_engine("vllm").runs("FLASHINFER", load_gpu("rtx-3090"), 2.0, sinks=True)
+
+
+def test_sglang_runs_layers_with_sinks_on_triton_before_hopper() -> None:
+    """Verify and draft-extend with its extend kernel, draft passes with the decode kernel."""
+    found = step("rtx-4090", engine="sglang", model="gpt-oss-20b", drafter="eagle")
+    assert kernels(found, "verify") == {"sglang_triton_extend"}
+    assert {e.operation.variant for e in found.base_step.entries if e.operation.kernel == "attention"} == {
+        "sglang_triton"
+    }
+
+
+def test_flash_attention_is_its_fourth_on_data_centre_blackwell() -> None:
+    found = step("b200", attention_backend="FLASH_ATTN")
+    assert kernels(found, "verify") == kernels(found, "draft") == {"fa4"}
+
+
+def test_rocm_splits_one_row_for_heads_that_its_paged_kernel_knows() -> None:
+    """64 and 128 on Instinct, 128 on Radeon (platforms/rocm.py); Qwen3.6-27B's 256 walk the context unsplit."""
+    for gpu, model, expected in (
+        ("mi300x", "llama-3.1-8b", "rocm_paged"),
+        ("rx-7900-xtx", "llama-3.1-8b", "rocm_paged"),
+        ("mi300x", "qwen3.6-27b", "rocm_paged_2d"),
+    ):
+        found = wmtp_sim.estimate(model, gpu, context=4096, depth=0, engine="vllm").base_step
+        assert {e.operation.variant for e in found.entries if e.operation.kernel == "attention"} == {expected}
+
+
+def test_blocks_of_an_unsplit_launch() -> None:
+    """Sequences x streams x tiles of rows: 65 rows are two tiles of FlashAttention-2's 64."""
+    fa2, triton = (load_engine("vllm").attention_kernels[name] for name in ("fa2_unsplit", "triton_2d"))
+    for rows, tiles in ((1, 1), (64, 1), (65, 2)):
+        assert float(blocks_of(read(EIGHT, "fa2_unsplit", rows=rows, context=4096, batch=3), fa2)) == 3 * 16 * tiles
+    # Triton's tiles of 16 hold the rows of all 8 query heads of a KV head: two of each.
+    assert float(blocks_of(read(EIGHT, "triton_2d", rows=4, context=4096, batch=3), triton)) == 3 * 2 * 2
 
 
 def test_triton_splits_while_few_blocks_would_run_without() -> None:
@@ -251,6 +297,7 @@ def test_one_word_for_all_passes_or_some_by_name() -> None:
         ("h200", "extend=FLASHINFER", "'extend' is no pass"),
         ("h200", "ROCM_ATTN", "ROCM_ATTN does not run on NVIDIA H200"),
         ("h200", "", "'' is no backend"),
+        ("h200", "verify=FLASHINFER,verify=FLASH_ATTN", "verify"),
     ],
 )
 def test_backends_that_are_refused(gpu: str, stated: str, says: str) -> None:
@@ -279,7 +326,16 @@ def test_what_a_release_picks_runs_there(engine: str) -> None:
                 assert release.runs(choice.base, gpu, kv_bytes, sinks=False), (name, choice)
 
 
-def test_a_gpu_that_states_nothing_is_taken_as_nvidias() -> None:
+def test_extend_follows_draft_and_verify_follows_base() -> None:
+    engine = load_engine("sglang", ['attention.Hopper.draft="flashinfer"'])
+    choice = engine.attention_on("Hopper", 2.0)
+    assert (choice.base, choice.verify, choice.draft, choice.extend) == ("fa3", "fa3", "flashinfer", "flashinfer")
+
+
+def test_a_gpu_that_states_no_architecture_is_said_to_be_unknown() -> None:
+    """Priced as if its backend ran there, with a warning that names what is missing."""
     plain = Gpu(name="mine", memory_bytes=10**11, hbm_bandwidth_bytes_per_s=2e12, peak_dense_flops={"bf16": 3e14})
-    assert load_engine("vllm").kernels_of("FLASH_ATTN", plain)[0].kernel == "fa2"
+    assert not load_engine("vllm").runs("FLASH_ATTN", plain, 2.0, sinks=False)
     assert not load_engine("vllm").runs("ROCM_ATTN", plain, 2.0, sinks=False)
+    found = warnings(wmtp_sim.estimate("llama-3.1-8b", plain, context=4096, depth=0, engine="vllm"))
+    assert "FLASH_ATTN, which may not run on mine, whose file states no architecture" in " ".join(map(str, found))

@@ -58,6 +58,7 @@ def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
     if changes:
         stated = ", ".join(change[:60] for change in changes)
         document["version"] = f"{document.get('version', '')} with {stated}".strip()
+        document["measured"] = []  # nobody measured it so
     return validated(document, Engine, "--engine-set" if changes else str(path))
 
 
@@ -83,7 +84,10 @@ def chosen_backends(engine: Engine, stated: str) -> dict[str, str]:
         if name.strip() not in BACKEND_OF:
             hint = f"one word for all, or of {', '.join(BACKEND_OF)}: base=triton,draft=flashinfer"
             raise InputError(BACKEND_FLAG, f"{name.strip()[:40]!r} is no pass", hint)
-    return {name.strip(): _backend(engine, word) for name, _, word in parts}
+    names = [name.strip() for name, _, _ in parts]
+    if len(set(names)) < len(names):
+        raise InputError(BACKEND_FLAG, f"{stated[:60]!r} names a pass twice", "one backend for each pass")
+    return {name: _backend(engine, word) for name, (_, _, word) in zip(names, parts, strict=True)}
 
 
 def with_known_backends(engine: Engine, named: Mapping[str, str]) -> tuple[Engine, list[str]]:
@@ -152,6 +156,7 @@ def _document(path: Path, depth: int = 0) -> dict[str, Any]:
     if stem is None or depth >= DEEPEST:
         raise InputError(f"{path}: extends", f"{str(base)[:60]!r} is no shipped engine", _known(str(base)))
     below = _document(_folder() / f"{stem}.toml", depth + 1)
+    below.pop("measured", None)  # steps of another release
     merged = _over(below, document)
     merged["sources"] = _sources_over(below.get("sources", {}), document, path.name)
     return merged

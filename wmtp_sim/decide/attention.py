@@ -32,6 +32,8 @@ class Use:
 
     def why(self, gpu: Gpu) -> str:
         """What stands in its way, in words."""
+        if not gpu.architecture:
+            return f"may not run on {gpu.name}, whose file states no architecture"
         cache = "an fp8 cache" if self.kv_bytes <= 1 else "a bf16 cache"
         layers = " and layers with sink logits" if self.sinks else ""
         return f"does not run on {gpu.name} over {cache}{layers}"

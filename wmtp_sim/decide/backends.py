@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from wmtp_sim.decide.attention import uses
+from wmtp_sim.decide.attention import Use, uses
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
@@ -56,12 +56,13 @@ def _instead(estimate: Estimate) -> Iterator[tuple[str, Estimate]]:
     choice = engine.attention_on(gpu.architecture, target.kv_bytes, target.sinks)
     phases = TARGET + (DRAFTS if choice.draft == choice.base else ())
     for backend in engine.backends_on(gpu, target.kv_bytes, target.sinks):
-        if (backend, backend) != (choice.base, choice.verify) and _known(engine, backend, estimate):
+        if (backend, backend) != (choice.base, choice.verify) and _known(engine, backend, estimate, target):
             yield backend, replace(estimate, engine=engine.with_attention(dict.fromkeys(phases, backend)))
 
 
-def _known(engine: Engine, backend: str, estimate: Estimate) -> bool:
+def _known(engine: Engine, backend: str, estimate: Estimate, target: Use) -> bool:
     """Whether the profile has every kernel of a backend by its own name."""
     kernels = estimate.machine.profile.kernels
-    found = (kernels.get(f"attention.{entry.kernel}") for entry in engine.kernels_of(backend, estimate.machine.gpu))
+    entries = engine.kernels_of(backend, estimate.machine.gpu, target.kv_bytes, target.sinks)
+    found = (kernels.get(f"attention.{entry.kernel}") for entry in entries)
     return all(kernel is not None and kernel.points > 0 for kernel in found)

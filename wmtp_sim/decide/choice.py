@@ -15,8 +15,12 @@ INDIFFERENT = 0.005
 
 def can_run(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
     """Where a policy is one that the release has and that reaches the drafter's attention, and its memory fits."""
-    fits = np.asarray(estimate.memory[policy].fits & estimate.memory["base"].fits)
-    return fits & offered(estimate, policy)
+    return fits(estimate, policy) & offered(estimate, policy)
+
+
+def fits(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
+    """Where memory holds the target, and the drafter with such a cache."""
+    return np.asarray(estimate.memory[policy].fits & estimate.memory["base"].fits)
 
 
 def offered(estimate: Estimate, policy: Policy) -> bool:

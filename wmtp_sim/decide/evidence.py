@@ -5,6 +5,7 @@ from __future__ import annotations
 from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.engine import MeasuredSteps
+from wmtp_sim.spec.precision import KV_BYTES
 
 #: Drafters as a sentence names them.
 DRAFTERS = {"mtp": "an MTP head", "eagle": "an EAGLE head", "model": "a draft model"}
@@ -23,6 +24,8 @@ def unmeasured(estimate: Estimate) -> tuple[str, ...]:
         found.append(f"a kernel on {gpu.name}")
     if estimate.spans_hosts:
         found.append("links between hosts, which are not priced either")
+    if never := assumed_kernels(estimate):
+        found.append(f"kernels of {', '.join(never)}")
     found += [f"{use.backend} on {gpu.name}" for use in unserved(estimate)[:1]]
     return tuple(found)
 
@@ -39,7 +42,33 @@ def _apart(estimate: Estimate) -> list[str]:
         f"with {DRAFTERS[kind]}": any(kind in each.drafters for each in measured),
     }
     apart = [words for words, there in alike.items() if not there]
+    layers = sorted(_layers(estimate) - {kind for each in measured for kind in each.layers})
+    formats = sorted(_formats(estimate) - {name for each in measured for name in each.formats})
+    apart += [f"with layers of {', '.join(layers)}"] if layers else []
+    apart += [f"with {', '.join(formats)}"] if formats else []
+    apart += [f"with attention on {', '.join(stated)}"] if (stated := _by_hand(estimate)) else []
     return apart or ([] if _speaking(estimate) else ["like this one"])
+
+
+def _layers(estimate: Estimate) -> set[str]:
+    """Kinds of token mixers and MLPs of target and drafter."""
+    blocks = (*estimate.model.blocks, *(estimate.drafter.blocks if estimate.drafter else ()))
+    return {part.kind for block in blocks for part in (*block.mixers, *block.channels)}
+
+
+def _formats(estimate: Estimate) -> set[str]:
+    """How the target's layers, their caches and the drafter are stored."""
+    target, work = estimate.model.precision.target, estimate.work
+    groups = [target, *([estimate.drafter.formats] if estimate.drafter else [])]
+    stored = {getattr(each, group) for each in groups for group in ("attention", "linear_mixer", "mlp", "expert")}
+    narrow = min(work.kv_bytes, work.draft_kv_bytes) <= KV_BYTES["fp8"]
+    return stored | ({"an fp8 cache"} if narrow else set())
+
+
+def _by_hand(estimate: Estimate) -> list[str]:
+    """Attention backends that a person chose."""
+    choice = estimate.engine.attention_on(estimate.machine.gpu.architecture, estimate.work.kv_bytes)
+    return sorted({getattr(choice, phase) for phase in choice.by_hand})
 
 
 def off_by(estimate: Estimate) -> float:
@@ -55,14 +84,24 @@ def off_by(estimate: Estimate) -> float:
 
 
 def _speaking(estimate: Estimate) -> MeasuredSteps | None:
-    """The measured steps that are like the estimate's: on that GPU, with such a drafter, over so many ranks."""
+    """The measured steps that are like the estimate's: on that GPU, over so many ranks, with such a drafter."""
     gpu, ranks = estimate.machine.gpu.name, estimate.work.layout.ranks
     kind = estimate.drafter.kind if estimate.drafter else "mtp"
-    return next(
-        (
-            each
-            for each in estimate.engine.measured
-            if (each.gpu == gpu and kind in each.drafters and ranks in each.ranks)
-        ),
-        None,
-    )
+    alike = (each for each in estimate.engine.measured if each.gpu == gpu and ranks in each.ranks)
+    return next((each for each in alike if kind in each.drafters and _like(estimate, each)), None)
+
+
+def _like(estimate: Estimate, measured: MeasuredSteps) -> bool:
+    """Whether an estimate has the layers, formats and backends of measured steps."""
+    stored = _formats(estimate) <= set(measured.formats)
+    return stored and _layers(estimate) <= set(measured.layers) and not _by_hand(estimate)
+
+
+def assumed_kernels(estimate: Estimate) -> list[str]:
+    """Kernel classes of an estimate that no profile ever measured."""
+    profile = estimate.machine.profile
+    operations = (o for step in estimate.all_steps.values() for part in step.parts for o in part.operations())
+    asked = {(operation.kernel, operation.variant) for operation in operations}
+    if profile.status in ("ideal", "uncalibrated"):
+        return []
+    return sorted({kernel for kernel, variant in asked if profile.kernel(kernel, variant).points == 0})

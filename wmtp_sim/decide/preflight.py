@@ -21,7 +21,7 @@ from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.flags import Grammar, stated
 from wmtp_sim.spec.gpu import Gpu
-from wmtp_sim.spec.model import Attention, Model
+from wmtp_sim.spec.model import Attention, Model, has_sinks
 from wmtp_sim.spec.precision import FORMATS
 from wmtp_sim.spec.rules import Limits, RuleBook, Severity
 from wmtp_sim.units import about_tokens, gigabytes
@@ -57,6 +57,7 @@ class Case:
         unpriced: fields of the deployment that hold a word of the engine which is not priced here, and that word.
         checkpoint: tensors in the checkpoint's index, and how many of them are a draft head's; None where not known.
         unpriced_drafter: why the drafter is not priced; empty where it is.
+        unpriced_backends: stated attention backends that the engine's definition does not know.
         kv_pool_tokens: what the engine logged as its KV pool.
         random_data: whether the acceptance was measured on random tokens.
     """
@@ -76,6 +77,7 @@ class Case:
     unpriced: dict[str, str] = field(default_factory=dict)
     checkpoint: tuple[int, int] | None = None
     unpriced_drafter: str = ""
+    unpriced_backends: tuple[str, ...] = ()
     kv_pool_tokens: int | None = None
     random_data: bool = False
 
@@ -111,7 +113,7 @@ class Case:
         """The attention backend that the release picks: for trees, NVIDIA's GPUs have no kernel of their own."""
         tree = self.deployment.topk > 1 and self.gpu.vendor == "nvidia"
         architecture = "" if tree else self.gpu.architecture
-        return self.grammar.default_backend(architecture) or ""
+        return self.engine.attention_on(architecture, self.estimate.work.kv_bytes, has_sinks(self.model.blocks)).base
 
     @property
     def draft_backend(self) -> str:
@@ -359,10 +361,9 @@ def _kv_splits_cap(case: Case) -> Iterator[Words]:
         yield {"context": f"{case.context:,}", "splits": splits}
 
 
-def _triton_wide_verify(case: Case) -> Iterator[Words]:
-    most, depth = case.limits.triton_rows, case.deployment.depth
-    if case.deployment.attention_backend == "TRITON_ATTN" and depth + 1 > most:
-        yield {"most": most, "depth": depth, "rows": depth + 1, "fits": most - 1}
+def _backend_not_priced(case: Case) -> Iterator[Words]:
+    for word in case.unpriced_backends:
+        yield {"word": word, "known": ", ".join(case.engine.attention_backends)}
 
 
 def _trtllm_tree(case: Case) -> Iterator[Words]:
@@ -484,10 +485,10 @@ CHECKS: dict[str, Check] = {
         _window_triton_extend,
         _triton_verify_unsplit,
         _kv_splits_cap,
-        _triton_wide_verify,
         _depth_not_stated,
         _draft_rows_adjusted,
         _speculation_unused,
+        _backend_not_priced,
         _drafter_not_priced,
         _graphs_off,
         _graphs_piecewise,

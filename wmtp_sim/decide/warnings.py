@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.attention import unserved, unsplit, uses
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe
+from wmtp_sim.decide.evidence import assumed_kernels
+from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe, has_attention
 from wmtp_sim.units import about_tokens
 
 #: How a number of a sentence is written: 141.2 (of bytes), 318K, 3.
@@ -142,8 +143,7 @@ def _profile(estimate: Estimate) -> Iterator[Finding]:
     operations = [each for step in estimate.all_steps.values() for part in step.parts for each in part.operations()]
     asked = {(operation.kernel, operation.variant) for operation in operations}
     models = [(kernel, profile.kernel(kernel, variant)) for kernel, variant in asked]
-    assumed = sorted({kernel for kernel, model in models if model.points == 0})
-    if assumed:
+    if assumed := assumed_kernels(estimate):
         yield Finding("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}")
     if profile.status != "measured":
         return
@@ -236,6 +236,10 @@ def _backends(estimate: Estimate) -> Iterator[Finding]:
             f"{engine.name} {engine.version} is not known to run on {gpu.name}: priced with {use.backend}, which {{}}"
         )
         yield Finding("backend-not-on-gpu", text.format(use.why(gpu)))
+    choice = engine.attention_on(gpu.architecture, estimate.work.kv_bytes)
+    if choice.by_hand and not has_attention(estimate.model.blocks):
+        text = f"{estimate.model.name} has no grouped-query attention: what its layers run on is not chosen so"
+        yield Finding("backend-not-for-latent", text)
     for kernel, where in unsplit(estimate).items():
         verify = next(use for use in uses(estimate) if use.phase == "verify")
         others = [n for n in engine.backends_on(gpu, verify.kv_bytes, verify.sinks) if n != verify.backend]

@@ -20,7 +20,7 @@ SENTENCES = {
     "wins": "Speculation {word} at depth {depth}: {gain} with {policy}{beside}.",
     "beside_native": ", native {times}",
     "loses": "Speculation {word} at depth {depth}: {gain} at best ({policy}); {floor}.",
-    "unwinnable": "as expected here, no acceptance can pay",
+    "unwinnable": "at the expected cost no acceptance can pay",
     "winnable": "a higher accept length would",
     "not_sure": "Not sure: nobody measured {what}.",
     "what_if": "Not in {engine} for this drafter: {parts}.",

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wmtp_sim.decide.choice import fits
 from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.evidence import unmeasured
 from wmtp_sim.decide.memory import Memory
-from wmtp_sim.decide.verdict import speedup
+from wmtp_sim.decide.verdict import WORDS, speedup, words
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.sentences import said
-from wmtp_sim.render.verdict import spread, verdict
+from wmtp_sim.render.verdict import not_sure, spread, verdict
 from wmtp_sim.step.compose import TERMS, Entry, Policy
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
 from wmtp_sim.work.operation import Array
@@ -26,6 +29,8 @@ SWEEP_ROWS = 12
 EXPLAIN_ROWS = 12
 #: What stands in a cell whose memory does not fit, as in `wmtp recommend`.
 NO_ROOM = said("no_room")
+#: Behind a speedup that is won or lost only probably.
+UNSURE = "?"
 
 
 def print_estimate(estimate: Estimate, console: Console) -> None:
@@ -71,12 +76,13 @@ def _point_table(estimate: Estimate) -> Table:
     for term in TERMS:
         table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
     table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
-    _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate)
+    _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate, NO_ROOM)
     _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
-    _add(table, estimate, "speedup (at most)", times(1.0), _speedup)
+    _add(table, estimate, "speedup (at most)", times(1.0), _speedup, NO_ROOM)
     if estimate.accept_length is not None:
-        ranges = (speedup(estimate, policy) for policy in estimate.policies)
-        table.add_row("  range", "", *(spread(gain) for gain in ranges if gain is not None))
+        gains = ((policy, speedup(estimate, policy)) for policy in estimate.policies)
+        cells = (spread(gain) if gain and fits(estimate, policy) else "" for policy, gain in gains)
+        table.add_row("  range", "", *cells)
     _add(table, estimate, "break-even AL", "", _break_even)
     memories = [estimate.memory[name] for name in names]
     table.add_row("memory per GPU", *map(_used, memories))
@@ -84,8 +90,20 @@ def _point_table(estimate: Estimate) -> Table:
     return table
 
 
-def _add(table: Table, estimate: Estimate, label: str, base: str, cell: Callable[[PolicyResult], str]) -> None:
-    table.add_row(label, base, *(cell(result) for result in estimate.policies.values()))
+def _add(
+    table: Table,
+    estimate: Estimate,
+    label: str,
+    base: str,
+    cell: Callable[[PolicyResult], str],
+    unfit: str | None = None,
+) -> None:
+    """A row of policies; ``unfit`` stands where memory does not hold one."""
+    cells = (
+        cell(result) if unfit is None or fits(estimate, policy) else unfit
+        for policy, result in estimate.policies.items()
+    )
+    table.add_row(label, base, *cells)
 
 
 def _blank_zero(seconds: float) -> str:
@@ -144,16 +162,22 @@ def _print_sweep(estimate: Estimate, console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     cells = {policy: _sweep_cells(estimate, policy) for policy in estimate.policies}
     base = np.broadcast_to(estimate.base.step_s, work.shape).ravel()
-    fits = np.broadcast_to(estimate.memory["base"].fits, work.shape).ravel()
+    held = np.broadcast_to(estimate.memory["base"].fits, work.shape).ravel()
+    marked = False
     for i in chosen:
         row = [tokens(float(flat[name][i])) for name in columns]
-        row.append(milliseconds(float(base[i])) if fits[i] else NO_ROOM)
-        table.add_row(*row, *(cells[policy](int(i)) for policy in estimate.policies))
+        row.append(milliseconds(float(base[i])) if held[i] else NO_ROOM)
+        drafts = [cells[policy](int(i)) for policy in estimate.policies]
+        marked |= any(cell.endswith(UNSURE) for cell in drafts)
+        table.add_row(*row, *drafts)
     console.print(table)
     shown = "speedup" if estimate.accept_length is not None else "break-even accept length"
     room = f" {NO_ROOM}: memory does not hold it." if not _all_fit(estimate) else ""
+    room += f" {UNSURE}: probably." if marked else ""
     counted = f"{len(list(chosen))} of {count} points; --json has all."
     console.print(Text(f"Cells: step ms and {shown}.{room} {counted}", style="dim"))
+    for line in not_sure(unmeasured(estimate)) if estimate.accept_length is not None else ():
+        console.print(Text(line, style="bold"))
 
 
 def _all_fit(estimate: Estimate) -> bool:
@@ -161,13 +185,28 @@ def _all_fit(estimate: Estimate) -> bool:
 
 
 def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
+    """A policy's cells: step and speedup, or the accept length that breaks even; `UNSURE` behind a speedup."""
     result, shape = estimate.policies[policy], estimate.work.shape
-    step = np.broadcast_to(result.cost.step_s, shape).ravel()
     gain = result.break_even_accept_length if result.speedup is None else result.speedup
-    gains = np.broadcast_to(gain, np.broadcast_shapes(shape, gain.shape)).ravel()
+    shape = np.broadcast_shapes(shape, gain.shape)
+    known = (result.cost.step_s, gain, fits(estimate, policy), _unsure(estimate, policy))
+    step, gains, held, unsure = (np.broadcast_to(each, shape).ravel() for each in known)
     suffix = "" if result.speedup is None else "x"
-    fits = np.broadcast_to(estimate.memory[policy].fits & estimate.memory["base"].fits, shape).ravel()
-    return lambda i: f"{milliseconds(float(step[i]))}  {gains[i]:.2f}{suffix}" if fits[i] else NO_ROOM
+
+    def cell(i: int) -> str:
+        mark = UNSURE if result.speedup is not None and unsure[i] else ""
+        return f"{milliseconds(float(step[i]))}  {gains[i]:.2f}{suffix}{mark}" if held[i] else NO_ROOM
+
+    return cell
+
+
+def _unsure(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
+    """Where drafts gain or lose only probably."""
+    gain = speedup(estimate, policy)
+    if gain is None:
+        return np.asarray(False)
+    word = words(gain, not unmeasured(estimate))
+    return np.asarray((word == WORDS.index("probably pays")) | (word == WORDS.index("probably loses")))
 
 
 # --- the operations --------------------------------------------------------------------------------------------

@@ -83,12 +83,13 @@ def spread(gain: Range) -> str:
 
 
 def _what_if(estimate: Estimate) -> list[str]:
-    """What the policies would give that this engine, drafter or GPU memory does not let run."""
+    """What the policies would give that this engine or drafter does not let run, and memory does."""
     if estimate.accept_length is None:
         return []
     gains = {p: float(result.speedup) for p, result in estimate.policies.items() if result.speedup is not None}
     most = max((gains[policy] for policy in POLICIES if can_run(estimate, policy)), default=0.0)
-    better = [p for p in POLICIES if not offered(estimate, p) and gains[p] > most + INDIFFERENT]
+    lacking = (p for p in POLICIES if not offered(estimate, p) and bool(estimate.memory[p].fits))
+    better = [policy for policy in lacking if gains[policy] > most + INDIFFERENT]
     if not better:
         return []
     parts = [said("would_give", policy=named(policy), times=times(gains[policy])) for policy in better]

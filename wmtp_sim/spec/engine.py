@@ -67,6 +67,10 @@ class AttentionKernel(Spec):
     sinks: bool = True
     verify_mask_bytes: float = Field(default=0, ge=0)
 
+    def serves(self, kv_bytes: float, sinks: bool) -> bool:
+        """Whether it reads a cache of such elements, for layers with sink logits or without."""
+        return (self.fp8 or kv_bytes > KV_BYTES["fp8"]) and (self.sinks or not sinks)
+
 
 class ServedBy(Spec):
     """A kernel of an attention backend, and which passes take it; what is not stated fits every pass.
@@ -74,12 +78,14 @@ class ServedBy(Spec):
     Attributes:
         kernel: a name of ``Engine.attention_kernels``.
         gpus: GPU architectures or vendors, by the GPU file's words.
+        head_dims: sizes of a head; any where none is named.
         rows: most query rows of a sequence.
         blocks: most thread blocks that the pass has before its context is split: sequences x streams x tiles of rows.
     """
 
     kernel: str
     gpus: tuple[str, ...] = ()
+    head_dims: tuple[int, ...] = ()
     rows: int | None = Field(default=None, ge=1)
     blocks: int | None = Field(default=None, ge=1)
 
@@ -90,7 +96,7 @@ class ServedBy(Spec):
     @property
     def serves_all(self) -> bool:
         """Whether it takes every pass."""
-        return self.rows is None and self.blocks is None
+        return self.rows is None and self.blocks is None and not self.head_dims
 
 
 class AttentionChoice(Spec):
@@ -206,6 +212,8 @@ class MeasuredSteps(Spec):
         gpu: the GPU that they ran on, by the GPU file's name.
         drafters: who drafted.
         ranks: GPUs that shared the model.
+        layers: kinds of token mixers and MLPs that the models had.
+        formats: how weights and caches were stored.
         steps: how many were measured.
         off: the largest error of a predicted ratio of base step and speculative step among them.
     """
@@ -213,6 +221,8 @@ class MeasuredSteps(Spec):
     gpu: str
     drafters: tuple[Literal["mtp", "eagle", "model"], ...]
     ranks: tuple[Annotated[int, Field(ge=1)], ...]
+    layers: tuple[Part, ...]
+    formats: tuple[str, ...]
     steps: int = Field(ge=1)
     off: float = Field(ge=0, le=1)
 
@@ -415,15 +425,19 @@ class Engine(Spec):
         """The attention backends that this release picks: by GPU architecture, cache, and whether layers have sinks."""
         return (self.attention.get(architecture) or self.attention["default"]).over(kv_bytes, sinks)
 
-    def kernels_of(self, backend: str, gpu: Gpu) -> tuple[ServedBy, ...]:
-        """The kernels of a backend on a GPU; a pass takes the first that fits it. All of them where it has none."""
-        return self._running(backend, gpu) or self._entries(backend)
+    def kernels_of(self, backend: str, gpu: Gpu, kv_bytes: float, sinks: bool) -> tuple[ServedBy, ...]:
+        """The kernels of a backend on a GPU, over a cache of such elements, for layers with sink logits or without.
 
-    def _running(self, backend: str, gpu: Gpu) -> tuple[ServedBy, ...]:
-        """The kernels of a backend that run on a GPU, up to the first that takes every pass."""
+        A pass takes the first that fits it. All kernels of the backend where it does not run there.
+        """
+        return self._running(backend, gpu, kv_bytes, sinks) or self._entries(backend)
+
+    def _running(self, backend: str, gpu: Gpu, kv_bytes: float, sinks: bool) -> tuple[ServedBy, ...]:
+        """The kernels of a backend that run there, up to the first that takes every pass; none where no such does."""
         there = [entry for entry in self._entries(backend) if entry.concerns(gpu)]
-        last = next((i for i, entry in enumerate(there) if entry.serves_all), len(there))
-        return tuple(there[: last + 1])
+        able = [entry for entry in there if self.attention_kernels[entry.kernel].serves(kv_bytes, sinks)]
+        last = next((i for i, entry in enumerate(able) if entry.serves_all), None)
+        return () if last is None else tuple(able[: last + 1])
 
     def _entries(self, backend: str) -> tuple[ServedBy, ...]:
         return self.attention_backends.get(backend, (ServedBy(kernel=backend),))
@@ -438,9 +452,7 @@ class Engine(Spec):
 
     def runs(self, backend: str, gpu: Gpu, kv_bytes: float, sinks: bool) -> bool:
         """Whether a backend runs on a GPU, over a cache of such elements, for layers with sink logits or without."""
-        kernels = [self.attention_kernels[entry.kernel] for entry in self._running(backend, gpu)]
-        reads = all(kernel.fp8 or kv_bytes > KV_BYTES["fp8"] for kernel in kernels)
-        return bool(kernels) and reads and all(kernel.sinks or not sinks for kernel in kernels)
+        return bool(self._running(backend, gpu, kv_bytes, sinks))
 
 
 def source_among(sources: dict[str, str], path: str) -> str:

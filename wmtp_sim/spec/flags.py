@@ -206,7 +206,6 @@ class Grammar(Spec):
         words: the engine's words for a field and ours (``kv``, ``method``, ``quantization``).
         by_batch: how depths by batch are said; None where one depth is kept.
         says: how a command line says what rules of preflight look for, by the rule's id.
-        default_attention: the attention backend by GPU architecture, and ``default``; empty where it does not matter.
         keys: what the JSON objects of some flags hold.
     """
 
@@ -224,7 +223,6 @@ class Grammar(Spec):
     parallel: Parallel = Parallel()
     by_batch: ByBatch | None = None
     says: dict[str, tuple[Saying, ...]] = Field(default_factory=dict)
-    default_attention: dict[str, str] = Field(default_factory=dict)
     keys: dict[str, dict[str, Entries]] = Field(default_factory=dict)
     flags: dict[str, Entries]
 
@@ -283,7 +281,3 @@ class Grammar(Spec):
         first = self.releases.index(dated.since) if dated.since else 0
         last = self.releases.index(dated.until) if dated.until else now
         return first <= now <= last
-
-    def default_backend(self, architecture: str) -> str | None:
-        """The attention backend that is picked on a GPU architecture; None where the file does not say."""
-        return self.default_attention.get(architecture, self.default_attention.get("default"))

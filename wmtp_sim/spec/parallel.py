@@ -30,6 +30,10 @@ from wmtp_sim.spec.precision import WeightGroup
 MAX_RANKS = 1024
 
 
+#: GPUs that one host holds at most; a scale-up link that reaches more joins hosts.
+GPUS_OF_A_HOST = 16
+
+
 @dataclass(frozen=True)
 class Layout:
     """Ranks, their groups, and what each shares with which.
@@ -100,9 +104,14 @@ class Layout:
         return self.tp * self.joined
 
     def hosts_of_a_step(self, gpus_per_host: int) -> int:
-        """Hosts, at least, whose GPUs work on one step together: replicas are dealt to the hosts evenly."""
-        stated = -(-self.hosts * self.ranks // self.gpus)
-        return max(stated, -(-self.ranks * self.pp // gpus_per_host))
+        """Hosts, at least, whose GPUs work on one step together: replicas are dealt to the hosts evenly.
+
+        Hosts behind one scale-up link, as those of a rack of 72, are one as long as its GPUs suffice.
+        """
+        needed = -(-self.ranks * self.pp // gpus_per_host)
+        if gpus_per_host > GPUS_OF_A_HOST:
+            return needed
+        return max(-(-self.hosts * self.ranks // self.gpus), needed)
 
     def groups_of(self, group: WeightGroup) -> int:
         """Groups that share matrices of a kind, and run them for the rows of all."""

@@ -44,7 +44,6 @@ class Limits(Spec):
 
     long_context: int = Field(ge=1)
     few_splits: int = Field(ge=1)
-    triton_rows: int = Field(ge=1)
     pool_tolerance: float = Field(gt=0, lt=1)
     perfect: float = Field(gt=0, le=1)
     running_requests: int = Field(ge=1)

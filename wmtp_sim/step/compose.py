@@ -265,8 +265,9 @@ class Composer:
         """The attention kernels of a phase's backend: by GPU, by the cache that the pass reads, by its layers."""
         gpu = self.machine.gpu
         blocks = self._head.blocks if phase in ("draft", "extend") else self.model.blocks
-        choice = self.engine.attention_on(gpu.architecture, shape.kv_bytes, has_sinks(blocks))
-        return self.engine.kernels_of(getattr(choice, phase), gpu)
+        sinks = has_sinks(blocks)
+        choice = self.engine.attention_on(gpu.architecture, shape.kv_bytes, sinks)
+        return self.engine.kernels_of(getattr(choice, phase), gpu, shape.kv_bytes, sinks)
 
     @property
     def _head(self) -> Drafter:
@@ -417,8 +418,9 @@ def _rows_of_a_weight(operation: Operation) -> Array:
 
 
 def fits(entry: ServedBy, operation: Operation, rule: AttentionKernel) -> NDArray[np.bool_]:
-    """Where a backend runs an attention with one of its kernels, by rows and by the blocks of an unsplit launch."""
+    """Where a backend runs an attention with one of its kernels: by head, rows, and blocks of an unsplit launch."""
     few_rows = np.asarray(operation.rows) <= (entry.rows or np.inf)
+    few_rows = few_rows & (not entry.head_dims or operation.geometry[0] in entry.head_dims)
     return np.asarray(few_rows & (blocks_of(operation, rule) <= (entry.blocks or np.inf)))
 
 

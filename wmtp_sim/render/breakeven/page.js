@@ -179,7 +179,7 @@
   }
   function whatIf(...at) {
     const most = Math.max(0, ...OFFERED.filter((policy) => fits(policy, ...at)).map((policy) => speedup(policy, ...at)));
-    const better = POLICIES.filter((policy) => !offers(policy) && speedup(policy, ...at) > most + INDIFFERENT);
+    const better = POLICIES.filter((policy) => !offers(policy) && fits(policy, ...at) && speedup(policy, ...at) > most + INDIFFERENT);
     const parts = better.map((policy) => said("would_give", { policy: named(policy), times: times(speedup(policy, ...at)) }));
     return parts.length ? [said("what_if", { engine: DATA.engine.name, parts: parts.join("; ") })] : [];
   }
