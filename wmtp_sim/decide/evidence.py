@@ -25,7 +25,7 @@ def unmeasured(estimate: Estimate) -> tuple[str, ...]:
     if estimate.spans_hosts:
         found.append("links between hosts, which are not priced either")
     if never := assumed_kernels(estimate):
-        found.append(f"kernels of {', '.join(never)}")
+        found.append(f"kernels of {' and '.join(never)}")
     found += [f"{use.backend} on {gpu.name}" for use in unserved(estimate)[:1]]
     return tuple(found)
 
@@ -44,9 +44,9 @@ def _apart(estimate: Estimate) -> list[str]:
     apart = [words for words, there in alike.items() if not there]
     layers = sorted(_layers(estimate) - {kind for each in measured for kind in each.layers})
     formats = sorted(_formats(estimate) - {name for each in measured for name in each.formats})
-    apart += [f"with layers of {', '.join(layers)}"] if layers else []
-    apart += [f"with {', '.join(formats)}"] if formats else []
-    apart += [f"with attention on {', '.join(stated)}"] if (stated := _by_hand(estimate)) else []
+    apart += [f"with layers of {' and '.join(layers)}"] if layers else []
+    apart += [f"with {' and '.join(formats)}"] if formats else []
+    apart += [f"with attention on {' and '.join(stated)}"] if (stated := _by_hand(estimate)) else []
     return apart or ([] if _speaking(estimate) else ["like this one"])
 
 
