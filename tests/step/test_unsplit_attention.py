@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import wmtp_sim
-from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.profiles import profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.machine import Machine, Timing
+from wmtp_sim.spec.engine import Engine, ServedBy
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Attention
 from wmtp_sim.step.compose import blocks_of, split_attention
@@ -277,6 +278,22 @@ def test_what_splits_would_give_on_two_rtx_3090() -> None:
     now = float(found.policies["native"].cost.step_s)
     unsplit = float(seconds("rtx-3090", read(HALF_27B, "fa2_unsplit", rows=4, context=32_768)).seconds)
     assert now / (now - 17 * (unsplit - 520.3e-6)) == pytest.approx(2.06, rel=0.12)
+
+
+@pytest.mark.parametrize("engine", [name for name in engine_names() if name not in ("ideal", "bench")])
+def test_a_kernel_without_splits_has_a_pace_of_its_own(engine: str) -> None:
+    """On every GPU: under the model of another kernel, which splits, one block would read at the whole GPU's rate."""
+    release = load_engine(engine)
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        for kernel, rule in release.attention_kernels.items():
+            if rule.max_splits == 1 and any(entry.kernel == kernel for entry in entries_on(release, gpu)):
+                model = profile_for(gpu).kernel("attention", kernel)
+                assert model.cta_bytes_per_s or model.cta_compute, (name, kernel)
+
+
+def entries_on(release: Engine, gpu: Gpu) -> list[ServedBy]:
+    return [entry for entries in release.attention_backends.values() for entry in entries if entry.concerns(gpu)]
 
 
 # --- backends stated by hand ---------------------------------------------------------------------------------------
