@@ -17,7 +17,7 @@ from calibration.timing import input_sets
 from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.engine import AttentionKernel
 from wmtp_sim.spec.precision import GroupFormats
-from wmtp_sim.step.compose import split_attention
+from wmtp_sim.step.serving import split_attention
 from wmtp_sim.work import layers
 from wmtp_sim.work.operation import Operation
 from wmtp_sim.work.passes import sample

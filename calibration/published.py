@@ -33,7 +33,7 @@ from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import KV_BYTES, GroupFormats
-from wmtp_sim.step.compose import split_attention
+from wmtp_sim.step.serving import split_attention
 from wmtp_sim.work import collectives, layers
 from wmtp_sim.work.operation import Operation
 from wmtp_sim.work.weights import Matrix

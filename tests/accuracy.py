@@ -11,11 +11,11 @@ from tests.step import test_sglang_two_gpus as two
 from tests.step.test_sglang_steps import STEPS as SGLANG_STEPS
 from tests.step.test_sglang_steps import predicted
 from tests.step.test_vllm_h200 import STEPS, step
-from wmtp_sim.api import validate
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.profiles import ELSEWHERE, load_profile, own_calibration, profile_for
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.step.compose import Step
+from wmtp_sim.validation import validate
 
 #: Published steps, ms (S: second-hand, R: the reproduction package's README): native, ring, and dense from the TPOTs.
 PAPER = {

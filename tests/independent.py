@@ -22,7 +22,7 @@ from wmtp_sim.machine.machine import Machine
 from wmtp_sim.spec.engine import AttentionKernel
 from wmtp_sim.spec.model import Attention, GatedDeltaNet, LatentAttention, Moe
 from wmtp_sim.spec.precision import GroupFormats
-from wmtp_sim.step.compose import split_attention
+from wmtp_sim.step.serving import split_attention
 from wmtp_sim.work import layers
 from wmtp_sim.work.operation import Operation
 from wmtp_sim.work.weights import Matrix

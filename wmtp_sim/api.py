@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import BACKEND_FLAG, load_engine, with_backends
-from wmtp_sim.catalog.field import read_field
-from wmtp_sim.catalog.field_mapping import Deployment, read_mapping
-from wmtp_sim.catalog.gpus import load_gpu, named_by_driver
+from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
+from wmtp_sim.catalog.systems import speculations
+from wmtp_sim.decide.acceptance import tree_survival
 from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.decide.field import FieldComparison, compare_field
-from wmtp_sim.decide.options import OptionSpace
-from wmtp_sim.decide.recommend import Recommendation, Target
-from wmtp_sim.decide.validation import MeasuredStep, Validation, compare, measured_overlap, read_steps
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import Profile
@@ -30,11 +26,17 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.model import Model, has_attention
 from wmtp_sim.spec.parallel import Layout, can_join, check_ranks, has_experts
-from wmtp_sim.spec.precision import KV_BYTES, Precision, cache_format, override
-from wmtp_sim.spec.workload import Workload
+from wmtp_sim.spec.precision import KV_BYTES, cache_format, override
+from wmtp_sim.spec.system import Speculation, System
+from wmtp_sim.spec.workload import FloatArray, Workload
+
+if TYPE_CHECKING:
+    from wmtp_sim.decide.recommend import Recommendation
 
 #: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
 PAPER_WINDOW, PAPER_SINK = 4032, 64
+#: Tokens drafted per step where neither a person, nor a system or its drafter says how many.
+USUAL_DEPTH = 3
 #: The deepest draft that is considered where neither depths nor rates say how deep.
 DEEPEST = 8
 
@@ -44,10 +46,11 @@ def estimate(
     gpu: str | Gpu,
     *,
     context: ArrayLike,
-    depth: ArrayLike = 3,
+    depth: ArrayLike | None = None,
     window: ArrayLike = PAPER_WINDOW,
     sink: ArrayLike = PAPER_SINK,
     batch: ArrayLike = 1,
+    system: str | System | Sequence[str | System] = (),
     engine: str | Engine = "sglang",
     attention_backend: str | None = None,
     accept_length: ArrayLike | None = None,
@@ -56,7 +59,7 @@ def estimate(
     survival: ArrayLike | None = None,
     alpha: ArrayLike | None = None,
     acceptance_source: Source = "given",
-    drafter: str = "mtp",
+    drafter: str | None = None,
     weights: str | None = None,
     head_weights: str | None = None,
     draft_weights: str | None = None,
@@ -74,20 +77,23 @@ def estimate(
     hosts: int = 1,
     profile: str | Profile | None = None,
 ) -> Estimate:
-    """What a speculative step costs and gains, for native, flag and ring draft KV.
+    """What a speculative step costs and gains, system by system.
 
     Args:
         model: catalogue name, ``config.json`` path, folder, or a `Model`.
         gpu: catalogue name, GPU file, or a `Gpu`.
         context, depth, window, sink, batch: numbers, or arrays that broadcast (see `open_grid`), in tokens and
-            sequences. depth 0 is the base step alone.
+            sequences. depth 0 is the base step alone; without one, systems and drafters that are made for a depth have
+            that, others `USUAL_DEPTH`.
+        system: names of systems (``wmtp systems``), their files, or `System`; without any, those that are usual for the
+            drafter: the plainest first, which others are compared with.
         engine: ``ideal``, ``sglang``, ``vllm``, or an engine file.
         attention_backend: the engine's own word, for every pass or by pass (``base=fa3,verify=triton,draft=triton``);
             what the release picks on the GPU otherwise.
         accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token, rates per
             position (last axis), or one constant conditional rate.
         windowed_accept_length: tokens per step of windowed drafts; the same acceptance as native ones otherwise.
-        drafter: ``mtp``, ``eagle``, ``none``, or a draft model.
+        drafter: ``mtp``, ``eagle``, ``none``, a draft model, or a head's config; a system's own, else ``mtp``.
         weights, head_weights, draft_weights: storage formats of the target's linear layers, of lm_head and of the
             drafter's linear layers, where the config does not state them.
         kv, draft_kv: ``bf16`` or ``fp8``, or an engine's word for it (``fp8_e4m3``); the checkpoint's own, else bf16.
@@ -120,7 +126,7 @@ def estimate(
     layout = layout_of(target, chosen, tp, dp, dp_attention, expert_parallel, all_to_all, draft_tp, pp, hosts)
     work = Workload(
         context,  # type: ignore[arg-type]
-        depth,  # type: ignore[arg-type]
+        USUAL_DEPTH if depth is None else depth,  # type: ignore[arg-type]
         window,  # type: ignore[arg-type]
         sink,  # type: ignore[arg-type]
         batch,  # type: ignore[arg-type]
@@ -130,6 +136,11 @@ def estimate(
         skew=routing_skew,
         layout=layout,
     )
+    asked = [system] if isinstance(system, str | System) else list(system)
+    drafting = bool((work.depth > 0).any())
+    systems = speculations(asked, target, drafter, draft_weights, deep=depth is not None) if drafting else ()
+    if depth is None and systems:
+        work = replace(work, depth=_depth(systems))  # type: ignore[arg-type]
     stated: dict[str, ArrayLike | None] = {
         "accept_length": accept_length,
         "conditional": conditional,
@@ -138,15 +149,14 @@ def estimate(
     }
     acceptance, windowed = None, None
     if any(value is not None for value in stated.values()):
-        acceptance = _acceptance(work, acceptance_source, **stated)
+        acceptance = _acceptance(_levels(systems[:1], work), acceptance_source, **stated)
     if windowed_accept_length is not None:
         try:
-            windowed = _acceptance(work, acceptance_source, accept_length=windowed_accept_length)
+            windowed = _acceptance(work.depth, acceptance_source, accept_length=windowed_accept_length)
         except InputError as error:
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
-    drafts = load_drafter(drafter, target, draft_weights) if (work.depth > 0).any() else None
     check_ranks(layout, target.name, target.blocks)
-    if drafts is not None:
+    for drafts in {id(each): each for s in systems for each in s.drafters}.values():
         check_ranks(layout.for_draft(drafts.kind), drafts.name, drafts.blocks)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     found = Estimate(
@@ -154,9 +164,10 @@ def estimate(
         engine=chosen,
         machine=Machine(device, _profile(chosen, device, profile)),
         work=work,
-        drafter=drafts,
+        systems=systems,
         acceptance=acceptance,
         windowed_acceptance=windowed,
+        own_acceptance=_own_acceptance(systems, work, acceptance_source, stated),
     )
     if attention_backend is not None:
         _refuse_idle_backends(found)
@@ -260,6 +271,9 @@ def recommend(
     Raises:
         InputError: naming the flag or config field, its value and what to type instead.
     """
+    from wmtp_sim.decide.options import OptionSpace
+    from wmtp_sim.decide.recommend import Recommendation, Target
+
     mix = Mix.of(context, batch, context_shares, batch_shares)
     rates = conditional if conditional is not None else survival
     depths = _drafting(depth, None if rates is None else np.shape(np.atleast_1d(rates))[-1])
@@ -334,71 +348,36 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
     return profile if is_of(profile, device) else profile.transferred(ELSEWHERE, device.launch_slowdown)
 
 
-def validate(steps: str | Path, *, profile: str | Profile | None = None, gpu: str | Gpu | None = None) -> Validation:
-    """Predicted steps beside measured ones (``wmtp-steps/1``).
-
-    The bench measures random bf16 weights and caches and float32 states, whatever the checkpoint holds: so it is
-    predicted. How many experts the verified rows touched was counted, and is an input like an acceptance.
-
-    Args:
-        steps: a file of measured steps.
-        profile: as `estimate` takes it.
-        gpu: where the steps were measured, if the catalogue does not know its driver's name.
-
-    Raises:
-        InputError: naming the file's field, or the flag.
-    """
-    measured = read_steps(Path(steps))
-    device = gpu if gpu is not None else named_by_driver(measured.gpu)
-    if device is None:
-        raise InputError(
-            "--gpu", f"the catalogue has no {measured.gpu[:60]!r}", "describe it in a TOML file: --gpu FILE"
-        )
-    target = load_model(measured.model, f"{str(steps)[-80:]}: model")
-    target = target.model_copy(update={"precision": Precision(), "state_dtype_bytes": 4})
-    drafter = "mtp" if target.mtp is not None else "eagle"  # verify and sample do not depend on it
-
-    def estimate_of(point: MeasuredStep) -> Estimate:
-        sizes = {name: getattr(point, name) for name in ("context", "depth", "window", "sink", "batch")}
-        overlap = measured_overlap(target, point)
-        return estimate(
-            target, device, **sizes, engine="bench", drafter=drafter, kv="bf16", overlap=overlap, profile=profile
-        )
-
-    return compare(measured, estimate_of)
+def _depth(systems: tuple[Speculation, ...]) -> int:
+    """The depth of a deployment that states none: the plainest system's own, else the usual one."""
+    return (systems[0].depth if systems else None) or USUAL_DEPTH
 
 
-def validate_field() -> FieldComparison:
-    """Predictions beside the shipped public measurements, at three levels: nothing fitted, base step given, engine
-    terms of the same source's other rows (see `wmtp_sim.decide.field`)."""
-
-    def estimate_of(stated: Deployment) -> Estimate:
-        engine = load_engine(stated.engine)
-        return estimate(
-            stated.model,
-            stated.gpu,
-            context=stated.context,
-            depth=stated.depth or 0,
-            batch=stated.batch,
-            engine=engine,
-            attention_backend=stated.attention,
-            drafter=stated.drafter or "none",
-            weights=stated.weights,
-            head_weights=stated.head_weights,
-            draft_weights=stated.draft_weights,
-            kv=stated.kv,
-            tp=stated.tp,
-            expert_parallel=stated.expert_groups if stated.expert_groups > 1 else False,
-            window=PAPER_WINDOW if stated.window is None else stated.window,
-            sink=PAPER_SINK if stated.sink is None else stated.sink,
-        )
-
-    return compare_field(read_field(), read_mapping(), estimate_of)
+def _levels(systems: tuple[Speculation, ...], work: Workload) -> FloatArray:
+    """Drafted tokens that a statement of acceptance is about."""
+    return np.asarray(systems[0].levels(work.depth) if systems else work.depth, dtype=float)
 
 
-def _acceptance(work: Workload, source: Source, **stated: ArrayLike | None) -> Acceptance:
+def _own_acceptance(
+    systems: tuple[Speculation, ...], work: Workload, source: Source, stated: dict[str, ArrayLike | None]
+) -> dict[str, Acceptance]:
+    """The same statement for systems of another depth than the first; published rates of trees without one."""
+    found: dict[str, Acceptance] = {}
+    for each in systems:
+        widths, rank = each.system.proposal.widths, each.system.acceptance.rank
+        if any(value is not None for value in stated.values()):
+            if np.any(each.levels(work.depth) != _levels(systems[:1], work)):
+                found[each.name] = _acceptance(_levels((each,), work), source, **stated)
+        elif rank and widths:
+            found[each.name] = state_acceptance(
+                survival=tree_survival(rank, widths), depth=len(widths), source="published"
+            )
+    return found
+
+
+def _acceptance(depth: FloatArray, source: Source, **stated: ArrayLike | None) -> Acceptance:
     """The one statement of acceptance; an array of accept lengths is one for each point of depth's shape."""
-    depths, length = work.depth.astype(np.int64), stated.get("accept_length")
+    depths, length = depth.astype(np.int64), stated.get("accept_length")
     if length is not None and np.ndim(length):
         stated["accept_length"], depths = np.broadcast_arrays(length, depths)
     return state_acceptance(depth=depths, source=source, **stated)

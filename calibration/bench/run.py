@@ -30,13 +30,15 @@ from calibration.environment import condition, environment
 from calibration.kernels.attention import INTERPRETED
 from calibration.timing import capture_stream, warm_up
 from wmtp_sim.catalog.models import load_model
+from wmtp_sim.catalog.systems import load_system, standard_systems
 from wmtp_sim.cli.ranges import counting, doubling, whole
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Model
-from wmtp_sim.step.compose import POLICIES, READS, Policy, Read
 
 SCHEMA = "wmtp-steps/1"
 MIN_REPLAYS, MAX_REPLAYS = 10, 100
+#: Systems of a chain that its own head drafts.
+POLICIES = tuple(each.name for each in standard_systems("mtp"))
 #: Seconds of replays behind one figure.
 PHASE_BUDGET_S = 0.2
 #: Short phases are captured several times in a row, so that the GPU never waits for the host between replays.
@@ -54,20 +56,20 @@ class Point:
     batch: int = 1
     window: int = 4032
     sink: int = 64
-    policy: Policy = "native"
+    policy: str = POLICIES[0]
 
     @property
     def narrow(self) -> tuple[int, int] | None:
         """(window, sink) of narrow draft passes; None is the whole context."""
-        return self._window(READS[self.policy][0])
+        return self._window(load_system(self.policy).cache.bounded)
 
     @property
     def wide(self) -> tuple[int, int] | None:
         """The same of the pass over the rows just verified."""
-        return self._window(READS[self.policy][1])
+        return self._window(load_system(self.policy).cache.bounded_everywhere)
 
-    def _window(self, read: Read) -> tuple[int, int] | None:
-        return (self.window, self.sink) if read == "window" else None
+    def _window(self, bounded: bool) -> tuple[int, int] | None:
+        return (self.window, self.sink) if bounded else None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from wmtp_sim.catalog.commands import read_command
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.flags import check_line, grammar_names, load_grammar, read_line, vocabulary
 from wmtp_sim.catalog.launch import launch_line
+from wmtp_sim.catalog.systems import windows_drafts
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import GRADES
@@ -25,7 +26,7 @@ MODEL = "Qwen/Qwen3.5-35B-A3B"
 
 def deployments(engine: str) -> Iterator[ServerDeployment]:
     """Each choice of depth, window, cache, weights and ranks that the release can express."""
-    windowed = (None, 4032) if "flag" in load_engine(engine).window_policies else (None,)
+    windowed = (None, 4032) if windows_drafts(load_engine(engine)) else (None,)
     for depth, window, kv, quantization, ranks in itertools.product(
         (0, 1, 6), windowed, (None, "bf16", "fp8"), (None, "fp8"), (1, 8)
     ):

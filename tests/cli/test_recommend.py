@@ -151,7 +151,7 @@ def test_depths_by_batch_in_the_engines_words(run: Run, tmp_path: Path, engine: 
     [
         (("--engine", "trtllm"), "no flags are known of 'trtllm'"),
         (("--weights", "int4"), "--by-batch: no flag of sglang 0.5.23 converts"),
-        (("--what-if",), "--by-batch: no flag of sglang 0.5.23 gives drafts a ring"),
+        (("--what-if",), "--by-batch: no flag of sglang 0.5.23 gives drafts the ring"),
         (
             ("--dp", "2", "--dp-attention"),
             "--by-batch: sglang 0.5.23 keeps one depth with 2 groups that share experts; --table",
@@ -282,8 +282,8 @@ def test_a_model_is_named_once(refused: Callable[..., str], flags: tuple[str, ..
         (("--engine", "llama.cpp"), "no flags are known of 'llama.cpp'"),
         (("--engine", "vllm@pre-split"), "no flags are known of vllm pre-split"),
         (("--drafter", "eagle"), "the checkpoint of --drafter eagle"),
-        (("--what-if",), "no flag of sglang 0.5.23 gives drafts a ring"),
-        (("--engine", "sglang@26.06"), "no flag of sglang 26.06 gives drafts a ring"),
+        (("--what-if",), "no flag of sglang 0.5.23 gives drafts the ring"),
+        (("--engine", "sglang@26.06"), "no flag of sglang 26.06 gives drafts the ring"),
     ],
 )
 def test_no_command_where_no_flags_say_the_choice(run: Run, flags: tuple[str, ...], names: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wmtp_sim.api import estimate, validate_field
+from wmtp_sim.api import estimate
 from wmtp_sim.catalog.field import FieldRow, read_field
 from wmtp_sim.catalog.field_mapping import read_mapping
 from wmtp_sim.decide.estimate import Estimate
@@ -21,6 +21,7 @@ from wmtp_sim.decide.field import (
 )
 from wmtp_sim.decide.field_rows import Case, Compared, ComparedRow, StepTime, with_excess
 from wmtp_sim.decide.validation import Pair
+from wmtp_sim.validation import validate_field
 
 
 @cache

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 import wmtp_sim
-from wmtp_sim.api import validate
+from wmtp_sim.validation import validate
 
 STEPS = sorted((Path(wmtp_sim.__file__).parent / "data" / "steps").glob("*.json"))
 

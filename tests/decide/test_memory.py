@@ -17,12 +17,14 @@ from wmtp_sim.catalog.drafters import load_drafter
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
+from wmtp_sim.catalog.systems import load_system
 from wmtp_sim.decide.memory import Memory, memory
 from wmtp_sim.spec.drafter import mtp_drafter
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import GroupFormats
+from wmtp_sim.spec.system import Speculation
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.units import about_tokens
 from wmtp_sim.work.cache import state_bytes_per_sequence
@@ -45,6 +47,13 @@ def work(context: Any = M, depth: Any = 6, window: Any = 4032, sink: Any = 64, b
     return Workload(context, depth, window, sink, batch, layout=layout, **more)
 
 
+def drafting(model: Model, drafter: str = "mtp", ring: bool = False) -> Speculation | None:
+    """The plainest chain, or that over a ring; None where nobody drafts."""
+    if drafter == "none":
+        return None
+    return Speculation(load_system("ring" if ring else "native"), load_drafter(drafter, model))
+
+
 def asked(
     name: str,
     drafter: str = "mtp",
@@ -55,7 +64,7 @@ def asked(
     **stated: Any,
 ) -> Memory:
     model = load_model(name)
-    return memory(model, load_gpu(gpu), served or engine(), work(**stated), load_drafter(drafter, model), ring=ring)
+    return memory(model, load_gpu(gpu), served or engine(), work(**stated), drafting(model, drafter, ring))
 
 
 # --- whole deployments -----------------------------------------------------------------------------------------
@@ -162,7 +171,7 @@ def test_the_vision_tower_is_split_and_never_quantised(tp: int) -> None:
         found = asked(name, context=4096, tp=tp, gpu="gb300", served=served)
         assert found.vision_bytes == BF16 * 451_290_864 / tp
         without = load_model(name).model_copy(update={"vision_params": 0})
-        text = memory(without, GB300, served, work(context=4096, layout=Layout(tp)), load_drafter("mtp", without))
+        text = memory(without, GB300, served, work(context=4096, layout=Layout(tp)), drafting(without))
         assert found.total_bytes - text.total_bytes == found.vision_bytes
         assert text.max_context > found.max_context > 0
         assert text.max_batch >= found.max_batch

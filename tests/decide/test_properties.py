@@ -252,7 +252,7 @@ def test_losing_depth_agrees_with_trying_every_depth(engine):
     """Llama 3.1 8B with an EAGLE head at a poor acceptance: deep drafts lose."""
     found = wmtp_sim.estimate(
         "llama-3.1-8b", "h200", context=131072, depth=3, drafter="eagle", engine=engine, alpha=0.3
-    ).losing_depth("native")
+    ).losing_depth()
     tried = [
         float(
             wmtp_sim.estimate(

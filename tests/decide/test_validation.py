@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from wmtp_sim import api
+import wmtp_sim
+from wmtp_sim import validation
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.validation import validation_document
@@ -21,7 +22,9 @@ MODEL = "qwen3.5-35b-a3b"
 def point(policy: str = "native", depth: int = 3, **more: Any) -> dict[str, Any]:
     """A point that took exactly what is predicted."""
     target = load_model(MODEL).model_copy(update={"precision": Precision(), "state_dtype_bytes": 4})
-    found = api.estimate(target, "h200", context=65536, depth=depth, window=4032, sink=64, engine="bench", kv="bf16")
+    found = wmtp_sim.estimate(
+        target, "h200", context=65536, depth=depth, window=4032, sink=64, engine="bench", kv="bf16"
+    )
     phases = {"base": {"seconds": float(found.base.step_s)}}
     if depth:
         step = found.steps[policy]  # type: ignore[index]
@@ -39,7 +42,9 @@ def written(folder: Path, *points: dict[str, Any], **changes: Any) -> Path:
 
 
 def test_what_is_predicted_exactly_has_no_error(tmp_path: Path) -> None:
-    answer = api.validate(written(tmp_path, *(point(policy) for policy in ("native", "flag", "ring")), point(depth=0)))
+    answer = validation.validate(
+        written(tmp_path, *(point(policy) for policy in ("native", "flag", "ring")), point(depth=0))
+    )
     found = answer.summary
     assert found.points == 4
     for error in (found.base_error, found.step_error, found.margin_error_points, found.speedup_error):
@@ -52,7 +57,7 @@ def test_errors_by_hand(tmp_path: Path) -> None:
     native, ring = point("native"), point("ring")
     for phase in ring["phases"].values():
         phase["seconds"] *= 1.25
-    answer = api.validate(written(tmp_path, native, ring))
+    answer = validation.validate(written(tmp_path, native, ring))
     row = answer.rows[1]
     assert row.step is not None
     assert row.margin is not None
@@ -71,11 +76,11 @@ def test_a_step_far_outside_is_not_covered(tmp_path: Path) -> None:
     slow = point()
     for phase in slow["phases"].values():
         phase["seconds"] *= 10
-    assert api.validate(written(tmp_path, slow)).summary.coverage == 0.0
+    assert validation.validate(written(tmp_path, slow)).summary.coverage == 0.0
 
 
 def test_experts_beside_the_expected(tmp_path: Path) -> None:
-    answer = api.validate(written(tmp_path, point(experts={"base": [8, 8], "verify": [26, 30], "draft": [8]})))
+    answer = validation.validate(written(tmp_path, point(experts={"base": [8, 8], "verify": [26, 30], "draft": [8]})))
     experts = answer.rows[0].experts
     assert (experts["base"].measured, experts["base"].predicted) == (8.0, pytest.approx(8.0))
     assert experts["verify"].measured == 28.0
@@ -84,14 +89,14 @@ def test_experts_beside_the_expected(tmp_path: Path) -> None:
 
 def test_points_without_figures_are_listed(tmp_path: Path) -> None:
     failed, late = point(error="OutOfMemoryError: x"), point(skipped="time budget")
-    answer = api.validate(written(tmp_path, point(), failed, late, point() | {"phases": {}}))
+    answer = validation.validate(written(tmp_path, point(), failed, late, point() | {"phases": {}}))
     assert [why for _, why in answer.steps.left_out] == ["OutOfMemoryError: x", "time budget", "nothing was measured"]
 
 
 def test_a_model_without_a_draft_head_has_verify_and_sample(tmp_path: Path) -> None:
     measured = point()
     measured["phases"] = {name: {"seconds": 0.01} for name in ("base", "verify", "sample")}
-    answer = api.validate(written(tmp_path, measured, model="llama-3.1-8b"))
+    answer = validation.validate(written(tmp_path, measured, model="llama-3.1-8b"))
     assert answer.rows[0].terms.keys() == {"verify", "sample"}
     assert answer.rows[0].step is not None
     assert answer.rows[0].step.predicted == pytest.approx(sum(pair.predicted for pair in answer.rows[0].terms.values()))
@@ -99,7 +104,7 @@ def test_a_model_without_a_draft_head_has_verify_and_sample(tmp_path: Path) -> N
 
 def test_the_document_is_json(tmp_path: Path) -> None:
     odd = {"gpu": "NVIDIA H200", "odd": math.nan}
-    document = validation_document(api.validate(written(tmp_path, point(), point("ring"), environment=odd)))
+    document = validation_document(validation.validate(written(tmp_path, point(), point("ring"), environment=odd)))
     again = json.loads(json.dumps(document, allow_nan=False))
     assert again["schema"] == "wmtp-validation/1"
     assert again["points"][1]["margin"]["error_points"] == pytest.approx(0.0, abs=1e-6)
@@ -134,12 +139,12 @@ def phase(seconds: Any) -> dict[str, Any]:
 )
 def test_refused_files(tmp_path: Path, points: list[dict[str, Any]], changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        api.validate(written(tmp_path, *points, **changes))
+        validation.validate(written(tmp_path, *points, **changes))
 
 
 def test_margins_that_cannot_differ_do_not_count(tmp_path: Path) -> None:
     wide = {"window": 65536}
-    answer = api.validate(written(tmp_path, point(), point("flag") | wide, point("ring") | wide))
+    answer = validation.validate(written(tmp_path, point(), point("flag") | wide, point("ring") | wide))
     assert all(row.margin is not None for row in answer.rows[1:])
     assert answer.summary.margin_error_points is None
 
@@ -150,11 +155,11 @@ def without(phase: str) -> dict[str, Any]:
 
 
 def test_a_margin_needs_the_same_phases(tmp_path: Path) -> None:
-    (_, partial) = api.validate(written(tmp_path, point(), without("sample"))).rows
+    (_, partial) = validation.validate(written(tmp_path, point(), without("sample"))).rows
     assert partial.margin is None
 
 
 def test_a_step_without_its_verify_is_left_out(tmp_path: Path) -> None:
-    answer = api.validate(written(tmp_path, point(), without("verify")))
+    answer = validation.validate(written(tmp_path, point(), without("verify")))
     assert [why for _, why in answer.steps.left_out] == ["verify was not measured"]
     assert len(answer.rows) == 1

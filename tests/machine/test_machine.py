@@ -20,7 +20,7 @@ from wmtp_sim.spec.engine import AttentionKernel
 from wmtp_sim.spec.gpu import Gpu, PeakFlops
 from wmtp_sim.spec.model import Attention, GatedDeltaNet, LatentAttention, Moe
 from wmtp_sim.spec.precision import GroupFormats
-from wmtp_sim.step.compose import split_attention
+from wmtp_sim.step.serving import split_attention
 from wmtp_sim.work.layers import Pass, attention, experts, latent_attention, recurrent
 from wmtp_sim.work.operation import Operation
 

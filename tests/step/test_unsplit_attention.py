@@ -22,7 +22,7 @@ from wmtp_sim.machine.machine import Machine, Timing
 from wmtp_sim.spec.engine import Engine, ServedBy
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Attention
-from wmtp_sim.step.compose import blocks_of, split_attention
+from wmtp_sim.step.serving import blocks_of, split_attention
 from wmtp_sim.work.layers import Pass, attention
 from wmtp_sim.work.operation import Operation
 

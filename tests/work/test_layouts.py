@@ -239,7 +239,11 @@ def test_an_mlp_of_its_own_group_is_reduced_within_it() -> None:
 
 def test_idle_servers_exchange_rows_as_they_do_while_they_draft() -> None:
     found = wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", context=8192, depth=1, batch=8, dp=2, dp_attention=True)
-    idle = [e.operation.name for e in found._composer.idle_step().entries if e.operation.kernel == "collective"]
+    idle = [
+        e.operation.name
+        for e in found._composer.idle_step(found.systems[0]).entries
+        if e.operation.kernel == "collective"
+    ]
     assert "collective.reduce_scatter" in idle
     assert "collective.reduce_scatter" not in [e.operation.name for e in found.base_step.entries]
 

@@ -48,7 +48,7 @@ class _Parallelism(Spec):
 
 class _Method(Spec):
     drafter: Literal["mtp", "eagle"]
-    policy: Literal["native", "flag", "ring"] = "native"
+    policy: str | None = None
 
 
 class _Checkpoint(Spec):
@@ -106,7 +106,7 @@ class Deployment:
     batch: int
     drafter: str | None = None
     depth: int | None = None
-    policy: Literal["native", "flag", "ring"] = "native"
+    policy: str | None = None
     window: int | None = None
     sink: int | None = None
 
@@ -273,7 +273,7 @@ def _with_drafts(base: Deployment, row: FieldRow, mapping: Mapping) -> Deploymen
         raise _Unmapped("no such drafter in the catalogue", row.method)
     if row.depth is None:
         raise _Unmapped("depth not stated")
-    if method.policy != "native" and row.window is None:
+    if method.policy is not None and row.window is None:
         raise _Unmapped("window not stated")
     return replace(
         base,

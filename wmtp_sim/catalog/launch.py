@@ -9,6 +9,7 @@ from typing import Any
 
 from wmtp_sim.catalog.by_batch import DepthsByBatch, syntax, written
 from wmtp_sim.catalog.flags import Vocabulary, check_line, vocabulary
+from wmtp_sim.catalog.systems import windows_drafts
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.deployment import ServerDeployment
 from wmtp_sim.spec.engine import Engine
@@ -148,7 +149,7 @@ def _drafting(deployment: ServerDeployment, known: Vocabulary, vendor: str) -> d
 
 def _refuse_window(known: Vocabulary, method: str) -> None:
     """Raises `InputError` where no flag of a release windows such a draft head: EAGLE-3 heads had one first."""
-    offered = known.flag_of("window") is not None and (method != "mtp" or "flag" in known.engine.window_policies)
+    offered = known.flag_of("window") is not None and (method != "mtp" or windows_drafts(known.engine))
     if not offered:
         head = "an MTP head" if method == "mtp" else "a draft"
         name = f"{known.grammar.engine} {known.release}"

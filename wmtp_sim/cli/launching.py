@@ -270,8 +270,11 @@ def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
     own_ranks = option.depth and stated.draft_tp not in (None, stated.tp)
     if own_ranks and stated.method not in started.engine.draft_tp:
         return f"no flag of {_release(started)} gives such a drafter ranks of its own"
-    if option.policy == "ring":
-        return f"no flag of {_release(started)} gives drafts a ring"
+    system = found.space.deployment.system(option.policy).system if option.policy else None
+    if system is not None and system.cache.held == "attended":
+        return f"no flag of {_release(started)} gives drafts {system.look.phrase}"
+    if system is not None and not system.plain_chain:
+        return f"no flags of {_release(started)} for {system.name} are known here"
     if option.window is not None and not windows_reach(found.space.deployment.drafter):
         return f"no flag of {_release(started)} windows a draft head of this attention"
     return ""

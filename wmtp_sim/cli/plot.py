@@ -52,7 +52,7 @@ def plot_roofline(
     context: Annotated[str, typer.Option(help="Committed tokens: 1M, 128K or 1_040_000.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A .html, .png, .svg or .json file.")] = None,
     depth: Annotated[str, typer.Option(help="Tokens drafted per step; 0 shows the base step alone.")] = "3",
-    policy: Annotated[str, typer.Option(help="Whose step beside the base step: native, flag or ring.")] = "native",
+    policy: Annotated[str | None, typer.Option(help="The system whose step stands beside the base step.")] = None,
     window: Window = "4032",
     sink: Sink = "64",
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",

@@ -100,9 +100,9 @@ def validate(
     as_json: JsonFlag = False,
 ) -> None:
     """Hold predicted steps against measured ones, term by term, or against public measurements, by level."""
-    from wmtp_sim.api import validate as validated
     from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.validation import print_validation, validation_document
+    from wmtp_sim.validation import validate as validated
 
     if against is not None:
         _validate_field(context, against, as_json)
@@ -128,9 +128,9 @@ _RUN_FLAGS = ("model", "contexts", "depths", "batches", "budget")
 
 def _validate_field(context: typer.Context, against: str, as_json: bool) -> None:
     """Every public measurement that can be priced, beside its prediction."""
-    from wmtp_sim.api import validate_field
     from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.field import field_document, print_field
+    from wmtp_sim.validation import validate_field
 
     if against != "field":
         raise InputError("--against", f"{against[:40]!r} does not ship", "field is what ships")

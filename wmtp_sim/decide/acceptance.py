@@ -6,6 +6,8 @@ Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -25,6 +27,7 @@ from wmtp_sim.spec.acceptance import (
     as_rates,
     as_survival,
 )
+from wmtp_sim.spec.system import Speculation, System
 
 #: Halvings of a bracket within [0, 1]: alpha is found to 2**-53, half the spacing of floats just below 1.
 _BISECTIONS = 53
@@ -58,6 +61,40 @@ def accept_length(acceptance: Acceptance, depth: ArrayLike) -> FloatArray:
             return expected_length_constant(acceptance.alpha, wanted)
 
 
+def accepted(acceptance: Acceptance, speculation: Speculation, depth: ArrayLike, context: ArrayLike) -> FloatArray:
+    """Accept length of a system where the deployment's depth and context are these: what its rules make of acceptance.
+
+    Raises `InputError` as `accept_length` does.
+    """
+    rule = speculation.system
+    stated = scaled(acceptance, 1.0, rule.verify.shift) if rule.verify.shift else acceptance
+    length = accept_length(stated, np.asarray(speculation.levels(np.asarray(depth, dtype=float))).astype(np.int64))
+    return lasting(length, rule, context)
+
+
+def lasting(length: ArrayLike, system: System, context: ArrayLike) -> FloatArray:
+    """An accept length at a context, and less what a choice by experts costs: 1 + (AL - 1) times what remains."""
+    length = np.asarray(length, dtype=float)
+    if not system.changes_acceptance:
+        return length
+    kept = system.acceptance.lasting(np.asarray(context, dtype=float)) * (1.0 - system.experts.accept_cost)
+    return np.asarray(1.0 + (length - 1.0) * kept)
+
+
+def tree_survival(rank: Sequence[float], widths: Sequence[int]) -> FloatArray:
+    """P(some node of a level is accepted), by level, of a tree whose levels hold the most probable nodes.
+
+    ``rank`` holds P(the r-th best token is right). The sum over levels is the sum over nodes of the product of the
+    rates along their paths (Sequoia, arXiv 2402.12374), and the accept length is that and 1.
+    """
+    paths = np.ones(1)
+    found: list[float] = []
+    for width in widths:
+        paths = np.sort(np.outer(paths, rank).ravel())[::-1][:width]
+        found.append(min(float(paths.sum()), found[-1] if found else 1.0))
+    return np.array(found)
+
+
 def at_depth(acceptance: Acceptance, depth: ArrayLike) -> Acceptance:
     """An acceptance that answers at ``depth``, deriving an accept length stated at another depth.
 
@@ -83,8 +120,8 @@ def at_depth(acceptance: Acceptance, depth: ArrayLike) -> Acceptance:
     return AcceptLength(length, np.broadcast_to(wanted, length.shape), source="assumed")
 
 
-def scaled(acceptance: Acceptance, factor: ArrayLike) -> ConstantRate | ConditionalRates:
-    """Every conditional rate times ``factor`` [...], at most 1: a drafter that is right less (or more) often.
+def scaled(acceptance: Acceptance, factor: ArrayLike, shift: float = 0.0) -> ConstantRate | ConditionalRates:
+    """Every conditional rate times ``factor`` [...] and ``shift`` more, at most 1: right less or more often.
 
     With factor 1 it is the acceptance itself, as rates, that answer at any depth they cover. An accept length becomes
     one constant rate, which is ASSUMED as in `at_depth`. Rates [..., positions] follow the factor's shape.
@@ -96,14 +133,14 @@ def scaled(acceptance: Acceptance, factor: ArrayLike) -> ConstantRate | Conditio
     match acceptance:
         case AcceptLength():
             alpha = alpha_from_accept_length(acceptance.accept_length, acceptance.depth)
-            return ConstantRate(np.minimum(alpha * times, 1.0), source="assumed")
+            return ConstantRate(np.minimum(alpha * times + shift, 1.0), source="assumed")
         case ConstantRate():
-            return ConstantRate(np.minimum(acceptance.alpha * times, 1.0), acceptance.source)
+            return ConstantRate(np.minimum(acceptance.alpha * times + shift, 1.0), acceptance.source)
         case ConditionalRates():
             rates = acceptance.rates
         case SurvivalRates():
             rates = conditional_from_survival(acceptance.rates)
-    return ConditionalRates(np.minimum(rates * times[..., np.newaxis], 1.0), acceptance.source)
+    return ConditionalRates(np.minimum(rates * times[..., np.newaxis] + shift, 1.0), acceptance.source)
 
 
 def survival_from_conditional(conditional: ArrayLike) -> FloatArray:

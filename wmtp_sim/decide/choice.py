@@ -1,4 +1,4 @@
-"""Which draft KV policies a deployment can run today, and which choice gains most."""
+"""Which systems a deployment can run today, and which choice gains most."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.drafter import Drafter
-from wmtp_sim.step.compose import Policy
+from wmtp_sim.spec.system import Speculation
 
 #: Gains closer than this share are not worth another flag.
 INDIFFERENT = 0.005
 
 
-def can_run(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
-    """Where a policy is one that the release has and that reaches the drafter's attention, and its memory fits."""
-    return fits(estimate, policy) & offered(estimate, policy)
+def can_run(estimate: Estimate, policy: str) -> NDArray[np.bool_]:
+    """Where a system is one that the release has and that reaches the drafter's attention, and its memory fits."""
+    return fits(estimate, policy) & (offered(estimate, policy) and ranked(estimate.systems, policy))
 
 
-def fits(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
+def fits(estimate: Estimate, policy: str) -> NDArray[np.bool_]:
     """Where memory holds the target, and the drafter with such a cache."""
     return np.asarray(estimate.memory[policy].fits & estimate.memory["base"].fits)
 
 
-def offered(estimate: Estimate, policy: Policy) -> bool:
-    """Whether engine, drafter and a stated draft backend know the policy.
+def offered(estimate: Estimate, policy: str) -> bool:
+    """Whether engine, drafter and a stated draft backend know the system.
 
     Releases window grouped-query heads only (SGLang PR #32673).
     """
-    if policy == "native":
-        return True
-    engine, work = estimate.engine, estimate.work
-    reached = windows_reach(estimate.drafter) or engine.ideal
-    choice = engine.attention_on(estimate.machine.gpu.architecture, work.draft_kv_bytes)
-    return policy in engine.window_policies and reached and engine.windows(choice)
+    engine, speculation = estimate.engine, estimate.system(policy)
+    if not speculation.windowed:
+        return policy in engine.offers
+    reached = windows_reach(speculation.drafter) or engine.ideal
+    choice = engine.attention_on(estimate.machine.gpu.architecture, estimate.work.draft_kv_bytes)
+    return policy in engine.offers and reached and engine.windows(choice)
+
+
+def ranked(systems: tuple[Speculation, ...], name: str) -> bool:
+    """Whether a system competes by its speed: one that changes the output does so with its like alone."""
+    exact = {each.name for each in systems if each.system.lossless}
+    return name in exact or not exact
 
 
 def windows_reach(drafter: Drafter | None) -> bool:

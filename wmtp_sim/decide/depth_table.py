@@ -17,7 +17,6 @@ from wmtp_sim.decide.options import Option, OptionSpace, Priced
 from wmtp_sim.spec.acceptance import Acceptance
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.workload import FloatArray
-from wmtp_sim.step.compose import POLICIES, Policy
 
 #: How much more another depth must give before an engine switches to it.
 MARGIN = 0.03
@@ -111,8 +110,8 @@ def depth_table(
     for pair in sorted(space.windows, reverse=True):
         one_window = replace(space, windows=(pair,))
         priced = one_window.priced(mix.contexts, mix.batches)
-        for policy in POLICIES:
-            switching = _Switching.of(one_window, policy, priced, one_window.lengths(native, windowed), mix)
+        for each in space.deployment.systems:
+            switching = _Switching.of(one_window, each.name, priced, one_window.lengths(native, windowed), mix)
             if switching is not None:
                 rates = switching.rates(priced)
                 found.append((_over(mix, rates.max(axis=0)), switching, rates))
@@ -152,7 +151,7 @@ class _Switching:
     lengths: FloatArray
 
     @classmethod
-    def of(cls, space: OptionSpace, policy: Policy, priced: Priced, lengths: FloatArray, mix: Mix) -> _Switching | None:
+    def of(cls, space: OptionSpace, policy: str, priced: Priced, lengths: FloatArray, mix: Mix) -> _Switching | None:
         """The depths whose memory fits at every cell of the mix; None where no drafter does."""
         everywhere = (priced.fits | (mix.shares == 0)).all(axis=(-2, -1))
         ours = np.array([option.policy == policy for option in space.options])
@@ -166,7 +165,12 @@ class _Switching:
         """Tokens/s of one request at every depth; [..., K, C, B]."""
         drafting = priced.seconds[..., self.places, :, :]
         seconds = np.concatenate([priced.idle_s[..., np.newaxis, :, :], drafting], axis=-3)
-        return np.asarray(self.lengths[:, np.newaxis, np.newaxis] / seconds)
+        lengths = self.lengths[:, np.newaxis, np.newaxis]
+        if priced.lasting is not None:
+            lasting = priced.lasting[..., self.places, :, :]
+            kept = np.concatenate([np.ones_like(lasting[..., :1, :, :]), lasting], axis=-3)
+            lengths = 1.0 + (lengths - 1.0) * kept
+        return np.asarray(lengths / seconds)
 
     def flags(self, contexts: FloatArray, batches: FloatArray) -> NDArray[np.bool_]:
         """Whether each depth is the best, and whether it is kept; [..., 2, K, C, B]. Neither where nothing fits."""

@@ -1,25 +1,28 @@
-"""From a deployment to an answer: step cost of each draft policy, what acceptance makes of it, and whether it fits."""
+"""From a deployment to an answer: step cost of each system, what acceptance makes of it, and whether it fits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wmtp_sim.decide.acceptance import accept_length, at_depth
+from wmtp_sim.decide.acceptance import accept_length, accepted, at_depth
 from wmtp_sim.decide.memory import Memory, memory
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.spec.acceptance import Acceptance, AcceptLength
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Model
+from wmtp_sim.spec.system import Generation, Speculation
 from wmtp_sim.spec.workload import FloatArray, Workload
-from wmtp_sim.step.compose import POLICIES, TERMS, Composer, Policy, Step, Term
+from wmtp_sim.step.compose import Composer, Step
+from wmtp_sim.step.plan import TERMS, Term
 
-#: Depths that are searched for the one at which native drafting turns into a loss.
+#: Depths that are searched for the one at which drafting turns into a loss.
 DEEPEST_SEARCHED = 16
 
 
@@ -63,22 +66,23 @@ class StepCost:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """One draft KV policy against the base step and against native drafting.
+    """One system against the base step and against the plainest system of the answer.
 
-    ``accept_length``, ``speedup`` and ``tokens_per_s`` are None when no acceptance was stated.
+    ``depth`` is how many drafted tokens can be accepted. ``accept_length``, ``speedup`` and ``tokens_per_s`` are None
+    when no acceptance was stated.
     """
 
     cost: StepCost
     base: StepCost
-    native: StepCost
+    plainest: StepCost
     depth: FloatArray
     batch: FloatArray
     accept_length: FloatArray | None
 
     @property
     def margin(self) -> FloatArray:
-        """Native step over this step, less 1: what the policy saves, whatever the acceptance."""
-        return self.native.step_s / self.cost.step_s - 1.0
+        """The plainest step over this step, less 1: what the system saves, whatever the acceptance."""
+        return self.plainest.step_s / self.cost.step_s - 1.0
 
     @property
     def break_even_accept_length(self) -> FloatArray:
@@ -132,13 +136,24 @@ class Estimate:
     engine: Engine
     machine: Machine
     work: Workload
-    drafter: Drafter | None
+    systems: tuple[Speculation, ...]
     acceptance: Acceptance | None
     windowed_acceptance: Acceptance | None = None
+    own_acceptance: Mapping[str, Acceptance] = field(default_factory=dict)
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """Who drafts in the plainest system; None where nobody's matrices do."""
+        return self.systems[0].drafter if self.systems else None
+
+    def system(self, name: str) -> Speculation:
+        """A system of the answer by its name."""
+        return next(each for each in self.systems if each.name == name)
 
     @cached_property
     def _composer(self) -> Composer:
-        return Composer(self.model, self.engine, self.machine, self.work, self.drafter)
+        generation = self.systems[0].system.generation if self.systems else Generation()
+        return Composer(self.model, self.engine, self.machine, self.work, generation)
 
     @cached_property
     def base_step(self) -> Step:
@@ -146,11 +161,9 @@ class Estimate:
         return self._composer.base_step()
 
     @cached_property
-    def steps(self) -> dict[Policy, Step]:
-        """Each policy's step with all its operations; empty without a drafter."""
-        if self.drafter is None:
-            return {}
-        return {policy: self._composer.speculative_step(policy) for policy in POLICIES}
+    def steps(self) -> dict[str, Step]:
+        """Each system's step with all its operations, the plainest first; empty where nothing is drafted."""
+        return {each.name: self._composer.speculative_step(each) for each in self.systems}
 
     @property
     def spans_hosts(self) -> bool:
@@ -159,8 +172,8 @@ class Estimate:
 
     @property
     def all_steps(self) -> dict[str, Step]:
-        """``base`` and every policy's step."""
-        return {"base": self.base_step, **{str(policy): step for policy, step in self.steps.items()}}
+        """``base`` and every system's step."""
+        return {"base": self.base_step, **self.steps}
 
     @cached_property
     def base(self) -> StepCost:
@@ -172,30 +185,39 @@ class Estimate:
         """Cost of an iteration while an adaptive depth is 0, where that is more than a base step; else None."""
         if self.drafter is None or not self.engine.idle_wide_pass:
             return None
-        return StepCost.of(self._composer.idle_step())
+        return StepCost.of(self._composer.idle_step(self.systems[0]))
 
     @cached_property
-    def policies(self) -> dict[Policy, PolicyResult]:
-        """Each draft KV policy's cost and gain; empty without a drafter."""
+    def policies(self) -> dict[str, PolicyResult]:
+        """Each system's cost and gain, the plainest first; empty where nothing is drafted."""
         costs = {p: StepCost.of(step).where_drafting(self.work.depth, self.base) for p, step in self.steps.items()}
         return {
-            policy: PolicyResult(
-                cost, self.base, costs["native"], self.work.depth, self.work.batch, self._length(self.stated(policy))
+            each.name: PolicyResult(
+                cost=costs[each.name],
+                base=self.base,
+                plainest=costs[self.systems[0].name],
+                depth=np.asarray(each.levels(self.work.depth)),
+                batch=self.work.batch,
+                accept_length=self._length(each),
             )
-            for policy, cost in costs.items()
+            for each in self.systems
         }
 
-    def stated(self, policy: Policy) -> Acceptance | None:
-        """The acceptance of a policy: windowed drafts have their own where one was stated."""
-        return self.acceptance if policy == "native" else self.windowed_acceptance or self.acceptance
+    def stated(self, speculation: Speculation) -> Acceptance | None:
+        """The acceptance of a system: its own, or that of windowed drafts, where one was stated."""
+        windowed = self.windowed_acceptance if speculation.windowed else None
+        return self.own_acceptance.get(speculation.name) or windowed or self.acceptance
 
     @cached_property
     def accept_length(self) -> FloatArray | None:
-        """Mean tokens per step of native drafts at the workload's depth, or None when no acceptance was stated."""
-        return self._length(self.acceptance)
+        """Mean tokens per step of the plainest system's drafts; None when no acceptance was stated."""
+        if self.systems:
+            return self._length(self.systems[0])
+        return None if self.acceptance is None else accept_length(self.acceptance, self.work.depth.astype(np.int64))
 
-    def _length(self, acceptance: Acceptance | None) -> FloatArray | None:
-        return None if acceptance is None else accept_length(acceptance, self.work.depth.astype(np.int64))
+    def _length(self, speculation: Speculation) -> FloatArray | None:
+        acceptance = self.stated(speculation)
+        return None if acceptance is None else accepted(acceptance, speculation, self.work.depth, self.work.context)
 
     @property
     def base_tokens_per_s(self) -> FloatArray:
@@ -203,31 +225,36 @@ class Estimate:
 
     @cached_property
     def memory(self) -> dict[str, Memory]:
-        """Memory per GPU: ``base`` alone, and with the drafter's KV full (``native``, ``flag``) or in a ``ring``."""
+        """Memory per GPU: ``base`` alone, and with each system's drafter and cache."""
         gpu, engine, work = self.machine.gpu, self.engine, self.work
         found = {"base": memory(self.model, gpu, engine, work)}
-        if self.drafter is not None:
-            full = memory(self.model, gpu, engine, work, self.drafter)
-            ring = memory(self.model, gpu, engine, work, self.drafter, ring=True)
-            found |= {"native": full, "flag": full, "ring": ring}
+        alike: dict[object, Memory] = {}  # systems that differ in what they read may hold the same
+        for each in self.systems:
+            if each.held not in alike:
+                alike[each.held] = memory(self.model, gpu, engine, work, each)
+            found[each.name] = alike[each.held]
         return found
 
-    def losing_depth(self, policy: Policy = "native") -> LosingDepth:
-        """From which depth a policy loses to no speculation, at every deeper one that is searched.
+    def losing_depth(self, speculation: Speculation | None = None) -> LosingDepth:
+        """From which depth a system (the plainest) loses to no speculation, at every deeper one that is searched.
 
         Judged at the stated acceptance; an accept length is carried to other depths as
         `decide.acceptance.at_depth` does, and without any the question is asked of full acceptance. For one stated
         depth and acceptance; context, window and batch may be arrays.
         """
-        acceptance = self.stated(policy)
+        speculation = speculation or self.systems[0]
+        acceptance = self.stated(speculation)
         most = DEEPEST_SEARCHED
         rates = getattr(acceptance, "rates", None)
         if rates is not None:
             most = min(most, rates.shape[-1])
         depths = np.arange(1, most + 1).reshape(-1, *(1 for _ in self.work.shape))
-        composer = replace(self._composer, work=replace(self.work, depth=depths.astype(float)))
-        cost = composer.speculative_step(policy).seconds / self.base.step_s
-        length = depths + 1.0 if acceptance is None else accept_length(at_depth(acceptance, depths), depths)
+        free = replace(speculation, depth=None)
+        composer = replace(self._composer, work=replace(self.work, depth=depths.astype(float)), _priced={})
+        cost = composer.speculative_step(free).seconds / self.base.step_s
+        length = depths + 1.0
+        if acceptance is not None:
+            length = accepted(at_depth(acceptance, depths), free, depths, self.work.context)
         deepest_win = np.max(np.where(length >= cost, depths, 0), axis=0)
         basis: Basis = "full" if acceptance is None else "stated"
         if isinstance(acceptance, AcceptLength):

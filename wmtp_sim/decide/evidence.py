@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
+from wmtp_sim.spec.drafter import DrafterKind
 from wmtp_sim.spec.engine import MeasuredSteps
 from wmtp_sim.spec.precision import KV_BYTES
 
 #: Drafters as a sentence names them.
-DRAFTERS = {"mtp": "an MTP head", "eagle": "an EAGLE head", "model": "a draft model"}
+DRAFTERS: dict[DrafterKind, str] = {
+    "mtp": "an MTP head",
+    "eagle": "an EAGLE head",
+    "model": "a draft model",
+    "block": "a block drafter",
+    "parallel": "a parallel drafter",
+    "heads": "heads side by side",
+    "self": "the target as its own drafter",
+}
 
 
 def unmeasured(estimate: Estimate) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def case_of(row: FieldRow, mapping: Mapping, estimate_of: Callable[[Deployment],
     try:
         estimate = estimate_of(stated)
         base = StepTime.of(estimate.base_step)
-        step = StepTime.of(estimate.steps[stated.policy]) if stated.depth else None
+        step = StepTime.of(estimate.steps[stated.policy or estimate.systems[0].name]) if stated.depth else None
     except InputError as error:
         return Case(row, stated, reason=Reason("refused by the estimate", str(error)[:200]))
     moe = any(part.kind == "moe" for block in estimate.model.blocks for part in block.channels)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Block, Model
+from wmtp_sim.spec.system import Speculation
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import (
     blocks_kv_token_bytes,
@@ -62,15 +62,13 @@ class Memory:
         return np.where(whole > 0, self.draft_kv_bytes / np.maximum(whole, 1.0), 0.0)
 
 
-def memory(
-    model: Model, gpu: Gpu, engine: Engine, work: Workload, drafter: Drafter | None = None, ring: bool = False
-) -> Memory:
-    """Memory of the target alone (``drafter`` None) or with a drafter whose KV is full or a ring.
+def memory(model: Model, gpu: Gpu, engine: Engine, work: Workload, speculation: Speculation | None = None) -> Memory:
+    """Memory of the target alone, or with a system's drafter and what its cache holds.
 
-    A ring holds sink + window + depth + 1 slots per sequence, or the context where that is shorter; a merged window
-    flag frees nothing. Speculation also keeps snapshots of the target's recurrent states, as many as the engine says.
-    Logits are gathered: every rank holds them whole, those of all groups that share lm_head. Groups with sequences of
-    their own cache only these.
+    A cache that holds what is attended has a slot for that and for a step's rows, or the context where that is
+    shorter; one that reads in place holds nothing. Speculation also keeps snapshots of the target's recurrent states,
+    as many as the engine says. Logits are gathered: every rank holds them whole, those of all groups that share
+    lm_head. Groups with sequences of their own cache only these.
     """
     budget = gpu.memory_bytes * engine.memory_fraction
     layout, batch = work.layout, work.group_batch
@@ -79,23 +77,24 @@ def memory(
     draft = _Cache()
     rows: Array = 1.0
     state: Array = cache.state
-    if drafter is not None:
-        rows, drafting = work.depth + 1.0, layout.for_draft(drafter.kind)
-        weights += drafter_weight_bytes(drafter, drafting)
-        copies = drafter.resident_copies
-        draft = _Cache.of(drafter.blocks, work.draft_kv_bytes, drafter.state_dtype_bytes, drafting.tp, copies)
-        snapshots = rows if engine.state.resident_snapshots == "per_row" else work.depth
+    if speculation is not None:
+        rows = speculation.verify_rows(work.depth)
+        snapshots = rows if engine.state.resident_snapshots == "per_row" else speculation.nodes(work.depth)
+        draft = _draft_cache(speculation, work)
+        weights += sum(drafter_weight_bytes(each, layout.for_draft(each.kind)) for each in speculation.drafters)
         state = cache.state * (1.0 + np.where(work.depth > 0, snapshots, 0.0)) + draft.state
-    slots = work.sink + work.window + rows
     logits = rows * model.vocab * LOGIT_BYTES * layout.groups_of("lm_head")
-    kept = np.minimum(work.context, slots) if ring else work.context
+    bounded = speculation is not None and speculation.system.cache.held == "attended"
+    kept = _held(speculation, work, rows) if speculation is not None and bounded else work.context
     kv, draft_kv = work.context * cache.token + cache.windows, kept * draft.token + draft.windows
     fixed = cache.windows + draft.windows + state + logits
     free = budget - weights - vision
     longest = _largest(free - batch * fixed, batch * (cache.token + draft.token))
-    if ring:  # once a ring is full, only the target's cache grows
-        beyond = _largest(free - batch * (fixed + slots * draft.token), batch * cache.token)
-        longest = np.where(beyond >= slots, beyond, longest)
+    if speculation is not None and bounded:  # beyond its first tokens a bounded cache grows by its share alone
+        share, tokens = speculation.system.cache.share, _first_tokens(speculation, work)
+        slots = tokens * (1.0 - share) + rows
+        beyond = _largest(free - batch * (fixed + slots * draft.token), batch * (cache.token + share * draft.token))
+        longest = np.where(beyond >= tokens + rows / max(1.0 - share, 1e-9), beyond, longest)
     return Memory(
         budget_bytes=budget,
         reserve_bytes=gpu.memory_bytes - budget,
@@ -108,6 +107,31 @@ def memory(
         max_context=longest,
         max_batch=_largest(free, kv + draft_kv + state + logits) * layout.dp,
     )
+
+
+def _first_tokens(speculation: Speculation, work: Workload) -> Array:
+    """Tokens that a bounded cache holds whatever the context."""
+    tokens = speculation.system.cache.tokens
+    return work.sink_and_window if tokens == "window" else float(tokens)
+
+
+def _held(speculation: Speculation, work: Workload, rows: Array) -> Array:
+    """Slots per sequence of a cache that holds what is attended, and a step's rows."""
+    attended = speculation.system.cache.attended(work.context, work.sink_and_window)
+    return np.minimum(work.context, attended + rows)
+
+
+def _draft_cache(speculation: Speculation, work: Workload) -> _Cache:
+    """Bytes of a drafter's caches and states per rank; nothing that grows where it reads the target's in place."""
+    drafter, cache = speculation.drafter, speculation.system.cache
+    if drafter is None:
+        return _Cache()
+    tp = work.layout.for_draft(drafter.kind).tp
+    element = work.draft_kv_bytes if cache.element_bytes is None else cache.element_bytes
+    found = _Cache.of(drafter.blocks, element, drafter.state_dtype_bytes, tp, drafter.resident_copies)
+    if cache.held == "nothing":
+        return _Cache(state=found.state)
+    return found if drafter.kept == 1 else _Cache(found.token * drafter.kept, found.windows * drafter.kept, found.state)
 
 
 @dataclass(frozen=True)

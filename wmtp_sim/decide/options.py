@@ -1,29 +1,31 @@
-"""Every way to run a deployment: without speculation, or with a draft KV policy at a depth, window and sink."""
+"""Every way to run a deployment: without speculation, or with a system at a depth, window and sink."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wmtp_sim.decide.acceptance import accept_length, scaled
-from wmtp_sim.decide.choice import offered
+from wmtp_sim.decide.acceptance import accept_length, lasting, scaled
+from wmtp_sim.decide.choice import offered, ranked
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.acceptance import Acceptance
+from wmtp_sim.spec.system import Speculation
 from wmtp_sim.spec.workload import FloatArray
-from wmtp_sim.step.compose import POLICIES, Policy
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an engine is started with. ``policy`` None is no speculation; only windowed drafts have a window and sink.
+    """What an engine is started with. ``policy`` is a system's name, None no speculation; only systems that attend the
+    deployment's window have a window and sink.
 
     With the engine and the drafter this is all that a launch line has to know.
     """
 
-    policy: Policy | None = None
+    policy: str | None = None
     depth: int = 0
     window: int | None = None
     sink: int | None = None
@@ -34,13 +36,20 @@ class Priced:
     """All options over contexts and batches, ``[..., O, C, B]``: seconds of a step, expected and at the slow end of its
     range, and whether it fits in memory.
 
-    ``idle_s`` [..., C, B] is a step that drafts nothing while the engine is started to speculate.
+    ``idle_s`` [..., C, B] is a step that drafts nothing while the engine is started to speculate. ``lasting``
+    [..., O, C, 1] is the share of accepted tokens that remains at a context; None where all of them do.
     """
 
     seconds: FloatArray
     slow_s: FloatArray
     fits: NDArray[np.bool_]
     idle_s: FloatArray
+    lasting: FloatArray | None = None
+
+    def lengths(self, lengths: FloatArray) -> FloatArray:
+        """Accept lengths [..., O] at every cell, [..., O, C, B] or broadcasting with it."""
+        whole = lengths[..., np.newaxis, np.newaxis]
+        return whole if self.lasting is None else 1.0 + (whole - 1.0) * self.lasting
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class OptionSpace:
         deployment: an estimate whose model, engine, machine, drafter and formats are meant; its ranges are not.
         depths: drafted tokens, ascending, at least 1.
         windows: (window, sink) pairs of windowed drafts.
-        what_if: whether policies that the engine release lacks may be chosen.
+        what_if: whether systems that the engine release lacks may be chosen.
     """
 
     deployment: Estimate
@@ -61,14 +70,14 @@ class OptionSpace:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """Off; then by policy (`POLICIES`), depth, and window, the widest first. ``O`` of them."""
-        windowed = [
-            Option(policy, depth, window, sink)
-            for policy in POLICIES[1:]
-            for depth in self.depths
-            for window, sink in self._widest_first
-        ]
-        return (Option(), *(Option("native", depth) for depth in self.depths), *windowed)
+        """Off; then by system, the plainest first, depth, and window, the widest first. ``O`` of them."""
+        return (Option(), *(option for each in self.deployment.systems for option in self._of(each)))
+
+    def _of(self, speculation: Speculation) -> Iterator[Option]:
+        pairs = self._widest_first if speculation.system.window_matters else [(None, None)]
+        for depth in self.depths:
+            for window, sink in pairs:
+                yield Option(speculation.name, depth, window, sink)
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
@@ -76,13 +85,16 @@ class OptionSpace:
 
         SGLang refuses a window that is smaller than the rows of a step.
         """
-        known = {policy: self.what_if or offered(self.deployment, policy) for policy in POLICIES}
+        point = self.deployment
+        names = [each.name for each in point.systems]
+        known = {n: ranked(point.systems, n) and (self.what_if or offered(point, n)) for n in names}
         return np.array([o.policy is None or (known[o.policy] and _holds_a_step(o)) for o in self.options])
 
     @cached_property
     def option_depths(self) -> NDArray[np.int64]:
-        """[O]"""
-        return np.array([option.depth for option in self.options])
+        """Drafted tokens that can be accepted; [O]."""
+        levels = {each.name: each.levels for each in self.deployment.systems}
+        return np.array([int(levels[o.policy](o.depth)) if o.policy else 0 for o in self.options])
 
     @property
     def _widest_first(self) -> list[tuple[int, int]]:
@@ -121,23 +133,39 @@ class OptionSpace:
         slow = {name: cost.high_s for name, cost in costs.items()}
         fits = {name: memory.fits for name, memory in estimate.memory.items()}
         idle = np.broadcast_to((estimate.idle or estimate.base).step_s, shape)[..., 0, 0, :, :]
-        return Priced(_by_option(seconds, shape), _by_option(slow, shape), _by_option(fits, shape), idle)
+        took, slowest, held = (self._by_option(values, shape) for values in (seconds, slow, fits))
+        return Priced(took, slowest, held, idle, self._lasting(estimate))
+
+    def _lasting(self, estimate: Estimate) -> FloatArray | None:
+        if not any(each.system.changes_acceptance for each in estimate.systems):
+            return None
+        context = estimate.work.context[..., 0, 0, :, :]
+        ones = np.ones_like(context)
+        systems = {each.name: each.system for each in estimate.systems}
+        shares = [
+            ones if o.policy is None else lasting(2.0 * ones, systems[o.policy], context) - 1.0 for o in self.options
+        ]
+        return np.stack(shares, axis=-3)
+
+    def _by_option(self, values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+        """Values over [..., depth, window, C, B] by system, one after the other along an axis of options."""
+        whole = {name: np.broadcast_to(each, shape) for name, each in values.items()}
+        found = [whole["base"][..., 0, :1, :, :]]
+        for each in self.deployment.systems:
+            depths = whole[each.name] if each.system.window_matters else whole[each.name][..., :1, :, :]
+            found.append(depths.reshape(*shape[:-4], depths.shape[-4] * depths.shape[-3], *shape[-2:]))
+        return np.concatenate(found, axis=-3)
 
     def lengths(self, native: Acceptance, windowed: Acceptance, factor: ArrayLike = 1.0) -> FloatArray:
         """Accept lengths of all options [..., O], with every conditional rate times ``factor`` [...]."""
         factor = np.asarray(factor, dtype=float)[..., np.newaxis]
-        own, other = (accept_length(scaled(each, factor), self.option_depths) for each in (native, windowed))
-        plain = np.array([option.policy in (None, "native") for option in self.options])
-        return np.where(plain, own, other)
+        found = [np.ones((*np.shape(factor)[:-1], 1))]
+        for each in self.deployment.systems:
+            ours = [option.policy == each.name for option in self.options]
+            stated = scaled(windowed if each.windowed else native, factor, each.system.verify.shift)
+            found.append(accept_length(stated, self.option_depths[ours]))
+        return np.concatenate(found, axis=-1)
 
 
 def _holds_a_step(option: Option) -> bool:
     return option.window is None or option.window >= option.depth + 1
-
-
-def _by_option(values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Values over [..., depth, window, C, B] by policy, one after the other along an axis of options."""
-    whole = {name: np.broadcast_to(each, shape) for name, each in values.items()}
-    one_axis = (*shape[:-4], shape[-4] * shape[-3], *shape[-2:])
-    windowed = [whole[policy].reshape(one_axis) for policy in POLICIES[1:]]
-    return np.concatenate([whole["base"][..., 0, :1, :, :], whole["native"][..., 0, :, :], *windowed], axis=-3)

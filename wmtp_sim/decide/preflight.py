@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wmtp_sim.catalog.systems import windows_drafts
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.warnings import warnings
@@ -106,7 +107,8 @@ class Case:
     @property
     def windowed(self) -> bool:
         """Whether a window is stated for drafts that this release can window."""
-        return self.drafting and self.deployment.window is not None and "flag" in self.engine.window_policies
+        stated = self.drafting and self.deployment.window is not None
+        return stated and windows_drafts(self.engine)
 
     @property
     def default_backend(self) -> str:
@@ -126,8 +128,8 @@ class Case:
     @property
     def memory(self) -> Memory:
         """With the drafter's full KV where something is drafted."""
-        found = self.estimate.memory
-        return found.get("native", found["base"])
+        systems = self.estimate.systems
+        return self.estimate.memory[systems[0].name if systems else "base"]
 
     def flag(self, field_name: str) -> str:
         """The flag that states a field."""

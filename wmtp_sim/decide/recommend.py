@@ -74,7 +74,7 @@ def judged(
     space: OptionSpace, priced: Priced, shares: FloatArray, batches: FloatArray, lengths: FloatArray, target: Target
 ) -> Judged:
     """What options give: priced [..., O, C, B], shares [C, B], batches [..., B], accept lengths [..., O]."""
-    each, slow = (step / lengths[..., np.newaxis, np.newaxis] for step in (priced.seconds, priced.slow_s))
+    each, slow = (step / priced.lengths(lengths) for step in (priced.seconds, priced.slow_s))
     served = shares > 0
     per_token = (shares * each / batches[..., np.newaxis, np.newaxis, :]).sum(axis=(-2, -1))
     latency, slowest = (np.where(served, time, 0.0).max(axis=(-2, -1)) for time in (each, slow))

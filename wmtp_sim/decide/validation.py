@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from wmtp_sim.catalog.fields import Fields, read_json_object
+from wmtp_sim.catalog.systems import load_system, standard_systems
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import NOTHING, Timing
 from wmtp_sim.spec.model import Block, Model, Moe
-from wmtp_sim.step.compose import POLICIES, Policy, Term
+from wmtp_sim.spec.system import Cache
+from wmtp_sim.step.plan import Term
 from wmtp_sim.work.routing import expert_union, overlap_of
 
 #: More experts than any layer has.
@@ -40,7 +42,7 @@ class MeasuredStep:
     batch: int
     window: int
     sink: int
-    policy: Policy
+    policy: str
     base_s: float | None
     terms: dict[Term, float]
     experts: dict[str, float]
@@ -52,9 +54,14 @@ class MeasuredStep:
     @property
     def differs_from_native(self) -> bool:
         """Whether any of its passes reads less than native drafting would."""
-        if self.policy == "native" or self.context <= self.window + self.sink:
+        if self.context <= self.window + self.sink:
             return False
-        return self.policy == "ring" or self.depth > 1
+        return self.cache.bounded_everywhere or (self.cache.bounded and self.depth > 1)
+
+    @property
+    def cache(self) -> Cache:
+        """The draft cache of its system."""
+        return load_system(self.policy).cache
 
     @property
     def label(self) -> str:
@@ -113,9 +120,10 @@ def read_steps(path: Path) -> MeasuredSteps:
 
 
 def _point(row: Fields) -> MeasuredStep:
-    policy = row.text("policy", default="native")
-    if policy not in POLICIES:
-        raise row.error("policy", f"{policy[:40]!r} is no draft policy", f"of {', '.join(POLICIES)}")
+    names = [each.name for each in standard_systems("mtp")]
+    policy = row.text("policy", default=names[0])
+    if policy not in names:
+        raise row.error("policy", f"{policy[:40]!r} is no draft policy", f"of {', '.join(names)}")
     phases = row.child("phases") if "phases" in row else Fields({}, row.where)
     depth = row.count("depth")
     terms = {name: seconds for name in PHASES if (seconds := _seconds(phases, name)) is not None} if depth else {}
@@ -257,7 +265,7 @@ def compare(steps: MeasuredSteps, estimate_of: Callable[[MeasuredStep], Estimate
     """Every point against its estimate, margins against the native point beside it."""
     estimates = [estimate_of(point) for point in steps.points]
     rows = [_compared(point, estimate) for point, estimate in zip(steps.points, estimates, strict=True)]
-    natives = {_shape(row.point): row for row in rows if row.point.policy == "native" and row.step}
+    natives = {_shape(row.point): row for row in rows if not row.point.cache.bounded and row.step}
     rows = [_with_margin(row, natives.get(_shape(row.point))) for row in rows]
     machine = estimates[0].machine
     return Validation(steps, machine.profile.name, machine.profile.label, machine.gpu.name, tuple(rows))
@@ -287,7 +295,7 @@ def _compared(point: MeasuredStep, estimate: Estimate) -> ComparedStep:
 
 
 def _with_margin(row: ComparedStep, native: ComparedStep | None) -> ComparedStep:
-    if row.point.policy == "native" or native is None or native.step is None or row.step is None:
+    if not row.point.cache.bounded or native is None or native.step is None or row.step is None:
         return row
     if not {"draft", "extend"} & row.terms.keys():  # nothing in it depends on the policy
         return row

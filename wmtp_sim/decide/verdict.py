@@ -1,4 +1,4 @@
-"""Whether speculation pays, how sure that is, and with which draft KV: one verdict, which every face shows."""
+"""Whether speculation pays, how sure that is, and with which system: one verdict, which every face shows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.evidence import off_by, unmeasured
 from wmtp_sim.decide.ratio import Range, ratio
 from wmtp_sim.spec.workload import FloatArray
-from wmtp_sim.step.compose import POLICIES, Policy
 
 Word = Literal["pays", "probably pays", "even", "probably loses", "loses"]
 #: From the best to the worst: the places that `words` gives.
 WORDS: tuple[Word, ...] = ("pays", "probably pays", "even", "probably loses", "loses")
 
 
-def base_over_step(estimate: Estimate, policy: Policy) -> Range:
+def base_over_step(estimate: Estimate, policy: str) -> Range:
     """Base step over a policy's step: a speedup for each token of accept length. 1 where depth is 0.
 
     Kernel classes that both run are off together; engines beyond that by what their measured steps were off by.
@@ -31,7 +30,7 @@ def base_over_step(estimate: Estimate, policy: Policy) -> Range:
     return Range(*(np.where(drafting, each, 1.0) for each in (found.low, found.expected, found.high)))
 
 
-def speedup(estimate: Estimate, policy: Policy) -> Range | None:
+def speedup(estimate: Estimate, policy: str) -> Range | None:
     """The speedup with its range; None without an acceptance, which is taken as stated."""
     length = estimate.policies[policy].accept_length
     return None if length is None else base_over_step(estimate, policy).times(length)
@@ -52,16 +51,18 @@ class Verdict:
     """What is to be said of each point of an estimate with an acceptance. Arrays of its shape.
 
     Attributes:
-        word: places in `WORDS`; -1 where nothing is drafted, or no policy that the release has fits.
-        policy: places in `POLICIES` of the best that the release has and memory holds; -1 where none does.
+        word: places in `WORDS`; -1 where nothing is drafted, or no system that the release has fits.
+        policy: places in ``names`` of the best that the release has and memory holds; -1 where none does.
         gain: its speedup; NaN where there is none.
         unmeasured: why nothing here is sure, in words; empty where it is.
+        names: the systems.
     """
 
     word: NDArray[np.int64]
     policy: NDArray[np.int64]
     gain: Range
     unmeasured: tuple[str, ...]
+    names: tuple[str, ...]
 
     @property
     def only_word(self) -> Word | None:
@@ -69,9 +70,9 @@ class Verdict:
         return None if self.word < 0 else WORDS[int(self.word)]
 
     @property
-    def only_policy(self) -> Policy | None:
-        """The policy of a single point."""
-        return None if self.policy < 0 else POLICIES[int(self.policy)]
+    def only_policy(self) -> str | None:
+        """The system of a single point."""
+        return None if self.policy < 0 else self.names[int(self.policy)]
 
 
 def verdict_of(estimate: Estimate) -> Verdict:
@@ -83,7 +84,7 @@ def verdict_of(estimate: Estimate) -> Verdict:
     return judged(estimate, gains)
 
 
-def judged(estimate: Estimate, gains: Mapping[Policy, Range]) -> Verdict:
+def judged(estimate: Estimate, gains: Mapping[str, Range]) -> Verdict:
     """The verdict where each policy's speedup is known."""
     shape = np.broadcast_shapes(estimate.work.shape, *(gain.expected.shape for gain in gains.values()))
     possible = np.stack([np.broadcast_to(can_run(estimate, policy), shape) for policy in gains], axis=-1)
@@ -92,7 +93,7 @@ def judged(estimate: Estimate, gains: Mapping[Policy, Range]) -> Verdict:
     chosen = {name: _taken(each, policy) for name, each in ends.items()}
     gain, never = Range(**chosen), unmeasured(estimate)
     drafted = (policy >= 0) & (estimate.work.depth > 0)
-    return Verdict(np.where(drafted, words(gain, not never), -1), policy, gain, never)
+    return Verdict(np.where(drafted, words(gain, not never), -1), policy, gain, never, tuple(gains))
 
 
 def _stacked(gains: list[Range], end: str, shape: tuple[int, ...]) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from wmtp_sim.decide.attention import unserved, unsplit, uses
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.evidence import assumed_kernels
+from wmtp_sim.decide.memory import Memory
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe, has_attention
+from wmtp_sim.spec.system import Speculation
 from wmtp_sim.units import about_tokens
 
 #: How a number of a sentence is written: 141.2 (of bytes), 318K, 3.
@@ -108,7 +110,7 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
     yield from _fit(estimate)
     yield from _profile(estimate)
     yield from _context(estimate)
-    if estimate.drafter is not None and np.any(estimate.work.depth > 0):
+    if estimate.systems and np.any(estimate.work.depth > 0):
         yield from _acceptance(estimate)
         yield from _window(estimate)
         yield from _drafter(estimate)
@@ -118,10 +120,16 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
 
 
 def _fit(estimate: Estimate) -> Iterator[Finding]:
+    seen: list[Memory] = []
     for name, memory in estimate.memory.items():
-        if name == "flag":
+        if any(memory is each for each in seen):  # this system holds what a plainer one does
             continue
-        what = {"base": "the target alone", "native": "target and drafter", "ring": "even with the ring, this"}[name]
+        seen.append(memory)
+        what = (
+            ("the target alone", "target and drafter")[len(seen) - 1]
+            if len(seen) < 3
+            else (f"even with {estimate.system(name).system.look.phrase}, this")
+        )
         usable = f"{memory.budget_bytes / 1e9:.1f} GB usable"
         text = f"{what} needs {{}} GB per GPU of {usable}; largest context that fits: {{}}"
         used, longest = np.asarray(memory.total_bytes), np.asarray(memory.max_context)
@@ -187,20 +195,25 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
     work, drafter, engine = estimate.work, estimate.drafter, estimate.engine
     assert drafter is not None
     drafting = work.depth > 0
+    windowed = [each for each in estimate.systems if each.system.window_matters]
     if not drafter.windowable:
-        text = f"{drafter.name} attends a window of its own already: flag and ring change nothing"
+        text = f"{drafter.name} attends a window of its own already: {_listed(windowed)} change nothing"
         yield Finding("draft-already-windowed", text, among=drafting)
         return
-    missing = [policy for policy in ("flag", "ring") if policy not in engine.window_policies]
+    missing = [each.name for each in estimate.systems if each.name not in engine.offers]
     if missing:
         text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
         yield Finding("policy-not-in-engine", text, among=drafting)
     if any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in drafter.mixers):
         text = "the draft head uses latent attention, which the merged window flag does not cover: what-if"
         yield Finding("mla-draft-not-covered", text, among=drafting)
-    text = "at depth 1 there is no draft-decode pass, so the window flag changes nothing"
-    yield Finding("flag-inert-at-depth-1", text, work.depth == 1)
-    text = "the window holds the whole context: flag and ring change nothing"
+    narrow = [each for each in windowed if not each.system.cache.bounded_everywhere and not each.system.proposal.widths]
+    if narrow:
+        text = f"at depth 1 there is no draft-decode pass, so {_listed(narrow, phrase=True)} changes nothing"
+        yield Finding("flag-inert-at-depth-1", text, work.depth == 1)
+    if not windowed:
+        return
+    text = f"the window holds the whole context: {_listed(windowed)} change nothing"
     holds = work.window + work.sink >= work.context
     yield Finding("window-holds-context", text, holds, everywhere=True, among=drafting)
     text = "the window is smaller than the depth + 1 draft tokens of a step, which SGLang refuses"
@@ -213,6 +226,10 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
     for note in engine.notes:
         if note.concerns(architecture) and not (note.window and "draft" in choice.by_hand):
             yield Finding("engine-note", note.text, among=drafting)
+
+
+def _listed(systems: Sequence[Speculation], phrase: bool = False) -> str:
+    return " and ".join(each.system.look.phrase if phrase else each.name for each in systems)
 
 
 def _drafter(estimate: Estimate) -> Iterator[Finding]:

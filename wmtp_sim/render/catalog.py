@@ -201,7 +201,7 @@ def print_engines(console: Console) -> None:
     table = _table("engine", "what it is", "draft windows")
     for name in engine_names():
         engine = load_engine(name)
-        table.add_row(name, engine.title, ", ".join(engine.window_policies) or "none")
+        table.add_row(name, engine.title, ", ".join(engine.offers) or "none")
     table.columns[2].justify = "left"
     console.print(table)
 

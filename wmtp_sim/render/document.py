@@ -19,7 +19,8 @@ from wmtp_sim.decide.verdict import WORDS, speedup, verdict_of
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.profile import Profile
 from wmtp_sim.render.layout import layout_document
-from wmtp_sim.step.compose import POLICIES, TERMS, Entry, Policy
+from wmtp_sim.step.compose import Entry
+from wmtp_sim.step.plan import TERMS
 
 SCHEMA = "wmtp-estimate/1"
 
@@ -151,7 +152,7 @@ def verdict_document(estimate: Estimate) -> dict[str, Any] | None:
     found, show = verdict_of(estimate), _Shower(_whole(estimate))
     return {
         "word": show(_named(found.word, WORDS, found.word >= 0)),
-        "policy": show(_named(found.policy, POLICIES, found.word >= 0)),
+        "policy": show(_named(found.policy, found.names, found.word >= 0)),
         "speedup": show(found.gain.expected),
         "speedup_interval": [show(found.gain.low), show(found.gain.high)],
         "never_measured": list(found.unmeasured),
@@ -166,7 +167,7 @@ def _named(places: NDArray[np.int64], names: Sequence[str], there: NDArray[np.bo
     ).reshape(np.shape(places))
 
 
-def _policy(estimate: Estimate, policy: Policy, show: _Shower) -> dict[str, Any]:
+def _policy(estimate: Estimate, policy: str, show: _Shower) -> dict[str, Any]:
     result, gain = estimate.policies[policy], speedup(estimate, policy)
     return {
         "in_engine": offered(estimate, policy),
@@ -184,11 +185,11 @@ def _policy(estimate: Estimate, policy: Policy, show: _Shower) -> dict[str, Any]
 
 
 def _losing(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
-    """The depth from which native drafting loses (null: at none searched), for one stated depth and acceptance."""
+    """The depth from which the plainest system loses (null: at none searched), for one stated depth and acceptance."""
     lengths = estimate.accept_length
-    if estimate.drafter is None or estimate.work.depth.size > 1 or (lengths is not None and lengths.size > 1):
+    if not estimate.systems or estimate.work.depth.size > 1 or (lengths is not None and lengths.size > 1):
         return None
-    losing = estimate.losing_depth("native")
+    losing = estimate.losing_depth()
     found = np.where(losing.depth > 0, losing.depth, np.inf)
     whole = np.broadcast_to(found, show.full)
     from_depth = show(whole if not np.isfinite(whole).all() else whole.astype(np.int64))
@@ -196,8 +197,9 @@ def _losing(estimate: Estimate, show: _Shower) -> dict[str, Any] | None:
 
 
 def _memory(estimate: Estimate, show: _Shower) -> dict[str, Any]:
-    """The arrangement asked for (with the drafter's full KV where there is a drafter), then every arrangement."""
-    asked = estimate.memory.get("native", estimate.memory["base"])
+    """The plainest system's arrangement, or the target's alone, then every arrangement."""
+    plainest = estimate.systems[0].name if estimate.systems else "base"
+    asked = estimate.memory[plainest]
     every = {name: _arrangement(memory, show) for name, memory in estimate.memory.items()}
     return {**_arrangement(asked, show), "arrangements": every}
 

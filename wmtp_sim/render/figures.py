@@ -5,6 +5,7 @@ The colours are Okabe and Ito's, which colour-blind readers tell apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 
 #: A colour by what it stands for: on light ground (and on paper), on dark ground.
@@ -20,9 +21,9 @@ PALETTE = {
     "veil": ("rgba(255,255,255,0.85)", "rgba(20,23,26,0.85)"),
     "win": ("#0072b2", "#56b4e9"),
     "lose": ("#d55e00", "#f08a3c"),
-    "native": ("#d55e00", "#e8792b"),
-    "flag": ("#0072b2", "#56b4e9"),
-    "ring": ("#009e73", "#2bc39a"),
+    "vermilion": ("#d55e00", "#e8792b"),
+    "blue": ("#0072b2", "#56b4e9"),
+    "green": ("#009e73", "#2bc39a"),
     "draft": ("#e69f00", "#e69f00"),
     "verify": ("#56b4e9", "#56b4e9"),
     "extend": ("#cc79a7", "#cc79a7"),
@@ -35,9 +36,13 @@ DARK = {name: dark for name, (_, dark) in PALETTE.items()}
 FONT = "system-ui, Helvetica, Arial, sans-serif"
 
 
-def style() -> str:
-    """CSS of every page: the palette as variables that follow the system's light or dark mode, and what pages share."""
-    light, dark = ("".join(f"--{name}: {c}; " for name, c in each.items()) for each in (LIGHT, DARK))
+def style(own: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """CSS of every page: the palette as variables that follow the system's light or dark mode, and what pages share.
+
+    ``own`` are colours of the page's alone, by name.
+    """
+    both = PALETTE | dict(own or {})
+    light, dark = ("".join(f"--{name}: {each[place]}; " for name, each in both.items()) for place in (0, 1))
     palette = (
         f":root {{ {light}color-scheme: light dark; }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
     )

@@ -22,7 +22,7 @@ PAGE, PICTURES = ".html", (".png", ".svg")
 PICTURE_WIDTH = 1100
 SCALE = {".png": 2.0, ".svg": 1.0}
 #: Colours of the palette that a page changes in its figure where the system is dark.
-RECOLOURED = ("ground", "ink", "soft", "line", "faint", "veil", "native", "flag", "ring")
+RECOLOURED = ("ground", "ink", "soft", "line", "faint", "veil", "vermilion", "blue", "green")
 
 
 def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> str:
@@ -91,7 +91,8 @@ def write_figure(
 
 def page(figure: Any, title: str, notes: Collection[str] = (), rows: Sequence[Sequence[str]] = ()) -> str:
     """A whole HTML document that needs no network, in light or dark mode as the system has it."""
-    document = {"figure": json.loads(figure.to_json()), "dark": {LIGHT[name]: DARK[name] for name in RECOLOURED}}
+    own = figure.layout.meta or {}  # what the figure has of colours of its own, light to dark
+    document = {"figure": json.loads(figure.to_json()), "dark": {LIGHT[name]: DARK[name] for name in RECOLOURED} | own}
     parts = {
         "TITLE": escape(title),
         "STYLE": style() + _text("figure.css"),

@@ -32,7 +32,7 @@ def preflight_document(found: Preflight) -> dict[str, Any]:
         "context": int(estimate.work.context),
         "batch": int(estimate.work.batch),
         "deployment": found.deployment.model_dump() | {"verify_rows": found.deployment.rows},
-        "memory": {name: _memory(memory) for name, memory in estimate.memory.items() if name in ("base", "native")},
+        "memory": {name: _memory(memory) for name, memory in list(estimate.memory.items())[:2]},
         "traps": [
             {"id": trap.id, "severity": trap.severity, "reason": trap.reason, "fix": trap.fix} for trap in found.traps
         ],
@@ -93,8 +93,8 @@ def _understood(stated: ServerDeployment, estimate: Estimate) -> str:
 
 def _fit(estimate: Estimate) -> str:
     """Memory per GPU and the largest context, with the drafter and without."""
-    named = {"native": "with the drafter", "base": "without"}
-    found = [(named[name], estimate.memory[name]) for name in named if name in estimate.memory]
+    base, *with_drafter = estimate.memory.values()
+    found = [*(("with the drafter", memory) for memory in with_drafter[:1]), ("without", base)]
     budget = gigabytes(found[0][1].budget_bytes)
     parts = [
         f"{name} {gigabytes(float(m.total_bytes))}, at most {about_tokens(float(m.max_context))} of context"

@@ -20,13 +20,12 @@ from wmtp_sim.decide.warnings import Warning, warnings
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.tables import NO_ROOM
 from wmtp_sim.render.verdict import named, not_sure
-from wmtp_sim.step.compose import POLICIES
 from wmtp_sim.units import milliseconds, percent, rate, times, tokens
 
 #: Cells of the surface and depths that a person can take in; ``--json`` has all.
 ROWS, COLUMNS = 8, 8
 #: What the verdict says itself; of cells that do not fit, the table.
-TOLD = ("no-acceptance", "does-not-fit-base", "does-not-fit-native", "does-not-fit-ring")
+TOLD = ("no-acceptance", "does-not-fit")
 #: Warnings that concern windowed drafts alone.
 WINDOWED = (
     "same-acceptance",
@@ -77,12 +76,15 @@ def _print_by_batch(found: Recommendation, console: Console, launch: LaunchByBat
 
 def notices(found: Recommendation) -> list[Warning]:
     """Warnings about the choice over the mix, and about how its acceptance was come by."""
-    option = found.choice if found.choice else Option("native", found.space.depths[0])
+    option = found.choice if found.choice else Option(_plainest(found), found.space.depths[0])
     mix = found.mix or found.asked
     estimate = found.space.of(option, mix.contexts, mix.batches)
     said = TOLD if option.window is not None else (*TOLD, *WINDOWED)
     noted = {note.text for note in estimate.engine.notes if note.window and option.window is None}
-    return [*_of_acceptance(found), *(w for w in warnings(estimate) if w.id not in said and w.text not in noted)]
+    return [
+        *_of_acceptance(found),
+        *(w for w in warnings(estimate) if not w.id.startswith(said) and w.text not in noted),
+    ]
 
 
 def _of_acceptance(found: Recommendation) -> Iterator[Warning]:
@@ -124,16 +126,21 @@ def _weighted(values: np.ndarray, shares: np.ndarray) -> str:
     return " + ".join(f"{tokens(value)} ({share:.0%})" for value, share in zip(values, shares, strict=True))
 
 
+def _plainest(found: Recommendation) -> str:
+    return found.space.deployment.systems[0].name
+
+
 def _surface_option(found: Recommendation) -> Option:
-    """The draft KV that the surface is shown for: the choice's, else native."""
-    return found.choice if found.choice is not None and found.choice.policy is not None else Option("native", 1)
+    """The system that the surface is shown for: the choice's, else the plainest."""
+    chosen = found.choice
+    return chosen if chosen is not None and chosen.policy is not None else Option(_plainest(found), 1)
 
 
 def _surface_title(found: Recommendation) -> str:
     wanted = "to break even" if found.need == 1 else f"for {times(found.need)}"
     shown = _surface_option(found)
     overlaid = "" if found.lengths is None else "; in brackets: not reached"
-    return f"Accept length needed {wanted}, {_kv(shown)}; {UNWINNABLE}: unwinnable at any acceptance{overlaid}."
+    return f"Accept length needed {wanted}, {_kv(found, shown)}; {UNWINNABLE}: unwinnable at any acceptance{overlaid}."
 
 
 def _surface(found: Recommendation) -> Table:
@@ -163,13 +170,13 @@ def _need(found: Recommendation, place: int, c: int, b: int) -> str:
 
 
 def _options(found: Recommendation) -> Table:
-    """Off, the fastest option of each policy, and the runner-up, over the mix."""
+    """Off, the fastest option of each system, and the runner-up, over the mix."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("over the mix", no_wrap=True)
     columns = ("accept length", "needed", "tok/s", "speedup", "longest ITL ms")
     for name in (*columns, "at the slow end") if _targeted(found) else columns:
         table.add_column(name, justify="right", no_wrap=True)
-    places = [found.best_of(policy) for policy in (None, *POLICIES)] + [found.place, found.runner_up]
+    places = [found.best_of(name) for name in (None, *found.space.deployment.steps)] + [found.place, found.runner_up]
     for place in sorted({place for place in places if place is not None}):
         table.add_row(*_cells(found, place), style="bold" if place == found.place else None)
     return table
@@ -214,10 +221,10 @@ def _described(found: Recommendation, place: int) -> str:
     return f"{option.policy} depth {option.depth}{window}"
 
 
-def _kv(option: Option) -> str:
+def _kv(found: Recommendation, option: Option) -> str:
     assert option.policy is not None
     window = "" if option.window is None else f" ({tokens(option.window)} + {tokens(option.sink or 0)})"
-    return f"{named(option.policy)}{window}"
+    return f"{named(found.space.deployment, option.policy)}{window}"
 
 
 def sentences(found: Recommendation) -> list[str]:
@@ -256,9 +263,10 @@ def _needs(found: Recommendation) -> str:
         if (option.policy, option.window, option.sink) == (shown.policy, shown.window, shown.sink):
             needed = float(found.needed_on_mix[place])
             parts.append(
-                f"{needed:.2f} at depth {option.depth}" + (" (unwinnable)" if needed > option.depth + 1 else "")
+                f"{needed:.2f} at depth {option.depth}"
+                + (" (unwinnable)" if needed > found.space.option_depths[place] + 1 else "")
             )
-    return f"{wanted} over the mix needs an accept length of: {', '.join(parts[:COLUMNS])} ({_kv(shown)})."
+    return f"{wanted} over the mix needs an accept length of: {', '.join(parts[:COLUMNS])} ({_kv(found, shown)})."
 
 
 def _run(found: Recommendation) -> str:
@@ -271,7 +279,7 @@ def _run(found: Recommendation) -> str:
         why = "every depth gives less, or no more" if drafts else "no option that drafts is possible at every cell"
         return f"Run without speculation: {given}; {why}."
     gain = times(float(found.judged.rate[found.place] / found.judged.rate[0]))
-    return f"Run depth {found.choice.depth} with {_kv(found.choice)}: {given}, {gain} of no speculation."
+    return f"Run depth {found.choice.depth} with {_kv(found, found.choice)}: {given}, {gain} of no speculation."
 
 
 def _target(found: Recommendation) -> Iterator[str]:
@@ -325,8 +333,8 @@ def _margins(found: Recommendation) -> Iterator[str]:
 
 
 def _window_is_worth(found: Recommendation) -> str | None:
-    """The loss of acceptance that makes the best native option as good as a windowed choice, where none was stated."""
-    native = found.best_of("native")
+    """The loss of acceptance that makes the best plain option as good as a windowed choice, where none was stated."""
+    native = found.best_of(_plainest(found))
     windowed = found.choice is not None and found.choice.window is not None
     if not windowed or native is None or found.windowed is not None:
         return None
@@ -353,7 +361,7 @@ def _others(found: Recommendation) -> Iterator[str]:
         yield f"Not in {engine.name} {engine.version} here: {_adds(found, found.what_if)}."
     if (other := better_backend(found)) is not None:
         option = other.option
-        then = "off" if option.policy is None else f"depth {option.depth} with {_kv(option)}"
+        then = "off" if option.policy is None else f"depth {option.depth} with {_kv(found, option)}"
         yield (
             f"Another attention backend would give {percent(other.more)}: --attention-backend {other.backend}, {then} "
             "(kernels alone; what it plans on the host is not priced)."

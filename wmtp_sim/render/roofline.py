@@ -16,7 +16,7 @@ from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.render.layout import layout_document
-from wmtp_sim.step.compose import POLICIES, Entry, Policy
+from wmtp_sim.step.compose import Entry
 from wmtp_sim.work.operation import Operation
 
 SCHEMA = "wmtp-roofline/1"
@@ -102,7 +102,7 @@ class Roofline:
     engine: str
     profile: str
     label: str
-    policy: Policy
+    policy: str
     deployment: dict[str, int]
     steps: dict[str, float]
     bytes_per_s: float
@@ -119,16 +119,18 @@ class Roofline:
         return {"schema": SCHEMA, **asdict(self)}
 
 
-def roofline(estimate: Estimate, policy: str = "native") -> Roofline:
-    """The base step and one policy's step of a single point (at depth 0 the base step alone).
+def roofline(estimate: Estimate, policy: str | None = None) -> Roofline:
+    """The base step and one system's step of a single point (at depth 0 the base step alone).
 
     Raises:
         InputError: an estimate over ranges, or an unknown policy.
     """
     if estimate.work.shape != ():
         raise InputError("--context", "a roofline shows one step, not a range", "give one context, depth and batch")
-    if policy not in POLICIES:
-        raise InputError("--policy", f"no draft policy is called {policy[:40]!r}", f"one of {', '.join(POLICIES)}")
+    names = list(estimate.steps)
+    if policy is not None and names and policy not in names:
+        raise InputError("--policy", f"no system here is called {policy[:40]!r}", f"one of {', '.join(names)}")
+    policy = policy or (names[0] if names else "base")
     machine, entries = estimate.machine, list(_entries(estimate, policy))
     steps = {"base": float(estimate.base_step.seconds)}
     if estimate.steps:
@@ -180,7 +182,7 @@ def _differs(profile: Profile, name: str) -> bool:
     return profile.kernels[name].measured is not None
 
 
-def _entries(estimate: Estimate, policy: Policy) -> Iterator[tuple[str, Entry]]:
+def _entries(estimate: Estimate, policy: str) -> Iterator[tuple[str, Entry]]:
     """Every operation that takes time, with its phase: ``base``, else the term of the policy's step."""
     for entry in estimate.base_step.entries:
         yield "base", entry

@@ -15,9 +15,9 @@ from wmtp_sim.units import tokens
 #: Colours that colour-blind readers tell apart; shapes tell phases apart in print.
 PHASES = {
     "base": (LIGHT["ink"], "circle-open"),
-    "verify": (LIGHT["flag"], "circle"),
-    "draft": (LIGHT["native"], "diamond"),
-    "extend": (LIGHT["ring"], "square"),
+    "verify": (LIGHT["blue"], "circle"),
+    "draft": (LIGHT["vermilion"], "diamond"),
+    "extend": (LIGHT["green"], "square"),
     "sample": (LIGHT["extend"], "triangle-up"),
 }
 ROOF, REACHED, GRID, INK, SOFT = (LIGHT[name] for name in ("soft", "faint", "line", "ink", "soft"))
@@ -316,7 +316,7 @@ def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> Non
         customdata=[[escape(f"{', '.join(s.operations)}; {s.rows:g} rows")] for s in series for _ in s.seconds],
         mode="markers",
         name=escape(f"{series[0].kernel}, {series[0].label}"),
-        marker={"color": LIGHT["flag"], "size": 5, "opacity": 0.7},
+        marker={"color": LIGHT["blue"], "size": 5, "opacity": 0.7},
         showlegend=False,
         hovertemplate="%{customdata[0]}<br>%{y:.3~g} µs<extra></extra>",
         row=row,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from wmtp_sim.step.compose import Policy
-
 #: Each sentence, and each piece that fills a slot of one.
 SENTENCES = {
     "too_large": "Does not fit: {short}.",
     "short": "{needed} needed per GPU, {usable} usable, largest context {longest}",
-    "draft_too_large": "The target fits, the drafter's full KV does not; {ring}: {short}.",
-    "ring_fits": "a ring would",
-    "ring_too_large": "nor would a ring",
+    "draft_too_large": "The target fits, with its drafter it does not; {others}: {short}.",
+    "others_fit": "{systems} would",
+    "others_too_large": "no other system would",
+    "none_beside": "{systems} needs more",
     "nothing_fits": "No draft policy of this engine fits.",
     "nothing_drafted": "Base step alone: nothing is drafted{at}.",
     "at_depth_0": " at depth 0",
@@ -18,7 +17,7 @@ SENTENCES = {
     "range": "{low} to {high}",
     "even": "Speculation breaks even at depth {depth}: {gain} with {policy}.",
     "wins": "Speculation {word} at depth {depth}: {gain} with {policy}{beside}.",
-    "beside_native": ", native {times}",
+    "beside_plainest": ", {plainest} {times}",
     "loses": "Speculation {word} at depth {depth}: {gain} at best ({policy}); {floor}.",
     "unwinnable": "at the expected cost no acceptance can pay",
     "winnable": "a higher accept length would",
@@ -29,8 +28,6 @@ SENTENCES = {
     "no_room_here": "no room: needs {needed} of {usable}",
     "not_here": "not in this release",
 }
-#: Policies as a sentence names them.
-NAMES: dict[Policy, str] = {"native": "native (full) draft KV", "flag": "the window flag", "ring": "the ring"}
 
 
 def said(name: str, **slots: object) -> str:

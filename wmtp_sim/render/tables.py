@@ -20,7 +20,8 @@ from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.sentences import said
 from wmtp_sim.render.verdict import not_sure, spread, verdict
-from wmtp_sim.step.compose import TERMS, Entry, Policy
+from wmtp_sim.step.compose import Entry
+from wmtp_sim.step.plan import TERMS
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, percent, rate, times, tokens
 from wmtp_sim.work.operation import Array
 
@@ -77,7 +78,9 @@ def _point_table(estimate: Estimate) -> Table:
         table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
     table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
     _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate, NO_ROOM)
-    _add(table, estimate, "margin over native", "", lambda r: percent(float(r.margin)))
+    if len(estimate.systems) > 1:
+        plainest = estimate.systems[0].name
+        _add(table, estimate, f"margin over {plainest}", "", lambda r: percent(float(r.margin)))
     _add(table, estimate, "speedup (at most)", times(1.0), _speedup, NO_ROOM)
     if estimate.accept_length is not None:
         gains = ((policy, speedup(estimate, policy)) for policy in estimate.policies)
@@ -140,7 +143,7 @@ def _ranges(estimate: Estimate) -> str:
         kernels = f"kernels measured by {profile.by}" if profile.by else "kernels measured"
         standing = estimate.engine.standing
         label = "90 % interval" if standing == "as defined" else f"Range ({kernels}, engine {standing})"
-    costs = {"base": estimate.base, **{str(name): result.cost for name, result in estimate.policies.items()}}
+    costs = {"base": estimate.base, **{name: result.cost for name, result in estimate.policies.items()}}
     return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
 
 
@@ -184,7 +187,7 @@ def _all_fit(estimate: Estimate) -> bool:
     return all(bool(np.all(memory.fits)) for memory in estimate.memory.values())
 
 
-def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
+def _sweep_cells(estimate: Estimate, policy: str) -> Callable[[int], str]:
     """A policy's cells: step and speedup, or the accept length that breaks even; `UNSURE` behind a speedup."""
     result, shape = estimate.policies[policy], estimate.work.shape
     gain = result.break_even_accept_length if result.speedup is None else result.speedup
@@ -200,7 +203,7 @@ def _sweep_cells(estimate: Estimate, policy: Policy) -> Callable[[int], str]:
     return cell
 
 
-def _unsure(estimate: Estimate, policy: Policy) -> NDArray[np.bool_]:
+def _unsure(estimate: Estimate, policy: str) -> NDArray[np.bool_]:
     """Where drafts gain or lose only probably."""
     gain = speedup(estimate, policy)
     if gain is None:

@@ -6,8 +6,7 @@ from wmtp_sim.decide.choice import INDIFFERENT, can_run, offered
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.ratio import Range
 from wmtp_sim.decide.verdict import verdict_of
-from wmtp_sim.render.sentences import NAMES, said
-from wmtp_sim.step.compose import POLICIES, Policy
+from wmtp_sim.render.sentences import said
 from wmtp_sim.units import about_tokens, gigabytes, milliseconds, times
 
 
@@ -17,10 +16,11 @@ def verdict(estimate: Estimate) -> list[str]:
     if not estimate.memory["base"].fits or not estimate.policies:
         return lines
     lines.append(_reason(estimate))
-    losing = estimate.losing_depth("native")
+    losing = estimate.losing_depth()
     if losing.depth:
         basis = {"stated": "at these rates", "assumed": "at this acceptance", "full": "even at full acceptance"}
-        lines.append(f"Native drafting loses to no speculation from depth {losing.depth} on, {basis[losing.basis]}.")
+        name = estimate.systems[0].name.capitalize()
+        lines.append(f"{name} drafting loses to no speculation from depth {losing.depth} on, {basis[losing.basis]}.")
     return lines
 
 
@@ -34,11 +34,13 @@ def conclusion(estimate: Estimate) -> list[str]:
 
 
 def _draft_fits(estimate: Estimate) -> list[str]:
-    """Nothing where the drafter's full KV has room."""
-    if estimate.memory["native"].fits:
+    """Nothing where the plainest system has room."""
+    first, *others = estimate.systems
+    if estimate.memory[first.name].fits:
         return []
-    ring = said("ring_fits" if estimate.memory["ring"].fits else "ring_too_large")
-    return [said("draft_too_large", ring=ring, short=_short(estimate, "native"))]
+    room = [each.system.look.phrase for each in others if estimate.memory[each.name].fits]
+    found = said("others_fit", systems=" or ".join(room)) if room else said("others_too_large")
+    return [said("draft_too_large", others=found, short=_short(estimate, first.name))]
 
 
 def _short(estimate: Estimate, name: str) -> str:
@@ -58,14 +60,16 @@ def _pays(estimate: Estimate) -> list[str]:
     policy, word = found.only_policy, found.only_word
     if policy is None or word is None:
         return [said("nothing_fits")]
+    depth = int(estimate.policies[policy].depth)
     gain = said("gain", times=times(float(found.gain.expected)), range=spread(found.gain))
     slots = {"word": word, "depth": depth, "gain": gain}
     if word == "even":
-        line = said("even", policy=named(policy), **slots)
+        line = said("even", policy=named(estimate, policy), **slots)
     elif word in ("pays", "probably pays"):
-        native = times(float(estimate.policies["native"].speedup))  # type: ignore[arg-type]
-        beside = "" if policy == "native" else said("beside_native", times=native)
-        line = said("wins", policy=named(policy), beside=beside, **slots)
+        plainest = estimate.systems[0].name
+        theirs = times(float(estimate.policies[plainest].speedup))  # type: ignore[arg-type]
+        beside = "" if policy == plainest else said("beside_plainest", plainest=plainest, times=theirs)
+        line = said("wins", policy=named(estimate, policy), beside=beside, **slots)
     else:
         floor = said("unwinnable" if estimate.policies[policy].unwinnable else "winnable")
         line = said("loses", policy=policy, floor=floor, **slots)
@@ -87,27 +91,33 @@ def _what_if(estimate: Estimate) -> list[str]:
     if estimate.accept_length is None:
         return []
     gains = {p: float(result.speedup) for p, result in estimate.policies.items() if result.speedup is not None}
-    most = max((gains[policy] for policy in POLICIES if can_run(estimate, policy)), default=0.0)
-    lacking = (p for p in POLICIES if not offered(estimate, p) and bool(estimate.memory[p].fits))
+    names = [each.name for each in estimate.systems]
+    most = max((gains[name] for name in names if can_run(estimate, name)), default=0.0)
+    lacking = (n for n in names if not offered(estimate, n) and bool(estimate.memory[n].fits))
     better = [policy for policy in lacking if gains[policy] > most + INDIFFERENT]
     if not better:
         return []
-    parts = [said("would_give", policy=named(policy), times=times(gains[policy])) for policy in better]
+    parts = [said("would_give", policy=named(estimate, policy), times=times(gains[policy])) for policy in better]
     return [said("what_if", engine=f"{estimate.engine.name} {estimate.engine.version}", parts="; ".join(parts))]
 
 
-def named(policy: Policy) -> str:
-    """A policy as a sentence names it."""
-    return NAMES[policy]
+def named(estimate: Estimate, policy: str) -> str:
+    """A system as a sentence names it."""
+    return estimate.system(policy).system.look.phrase
 
 
 def _reason(estimate: Estimate) -> str:
-    """What the draft reads, and what the window takes off it."""
-    native, ring = estimate.steps["native"], estimate.steps["ring"]
-    before, after = (float(step.kv_read_bytes("draft", "extend")) for step in (native, ring))
-    saved = float(estimate.policies["native"].cost.step_s - estimate.policies["ring"].cost.step_s)
-    share = float(native.term("draft") + native.term("extend")) / float(native.seconds)
-    first = f"Drafting takes {share:.0%} of a native step and moves {gigabytes(before)} of draft KV in it"
-    if saved < 1e-3 * float(native.seconds):
+    """What the draft reads, and what the system that reads least takes off it."""
+    plainest, *_ = estimate.steps
+    moved = {name: float(step.kv_read_bytes("draft", "extend")) for name, step in estimate.steps.items()}
+    least = min(moved, key=lambda name: moved[name])
+    step = estimate.steps[plainest]
+    saved = float(estimate.policies[plainest].cost.step_s - estimate.policies[least].cost.step_s)
+    share = float(step.term("draft") + step.term("extend")) / float(step.seconds)
+    first = f"Drafting takes {share:.0%} of a {plainest} step and moves {gigabytes(moved[plainest])} of draft KV in it"
+    if least == plainest:
+        return f"{first}."
+    if saved < 1e-3 * float(step.seconds):
         return f"{first}; a window takes nothing worth having off that."
-    return f"{first}; fully windowed {gigabytes(after)}, which saves {milliseconds(saved)} ms a step."
+    after = gigabytes(moved[least])
+    return f"{first}; with {named(estimate, least)} {after}, which saves {milliseconds(saved)} ms a step."

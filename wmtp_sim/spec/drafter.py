@@ -1,32 +1,46 @@
-"""Who drafts: the target's own MTP head, an EAGLE-style head, or a small model of its own.
-
-All three run the same passes: one wide pass over the rows just verified, which yields the first proposal, then one
-narrow pass per further drafted token. They differ in what a pass reads, which is what this spec states.
-"""
+"""Who drafts: the matrices that a draft pass multiplies and the caches that it keeps, whatever passes a system runs."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from wmtp_sim.spec.base import Count, Size, Spec
 from wmtp_sim.spec.model import Attention, Block, Mixer, Mlp, Model, Projection
 from wmtp_sim.spec.precision import GroupFormats
 
+#: What a drafter is, which decides the systems that it can draft in: a head trained with the target, a head on its
+#: hidden states, a model, a head that proposes a block beside the context, one whose own rows hold mask tokens, heads
+#: side by side, or the target itself.
+DrafterKind = Literal["mtp", "eagle", "model", "block", "parallel", "heads", "self"]
+
+
+class Product(Spec):
+    """A matrix of k inputs and n outputs; sizes of the target by their names."""
+
+    k: Size | Literal["hidden", "vocab"]
+    n: Size | Literal["hidden", "vocab"]
+
 
 class Drafter(Spec):
-    """A chain drafter.
+    """A drafter's sizes.
 
     Attributes:
-        kind: ``mtp`` (trained with the target), ``eagle`` (head on the target's hidden states), ``model``.
+        kind: what it is.
         vocab: rows of the vocabulary matrix that every draft pass multiplies.
         own_lm_head: whether that matrix is a tensor of its own; else it is the target's, or the drafter's embedding.
         embedding_rows: rows of an embedding of its own; 0 looks tokens up in the target's.
         state_dtype_bytes: width of a draft model's recurrent states.
         resident_copies: separate heads that lie in memory, one per drafted token; 1 is a head reused for all.
+        block: rows of a pass that proposes a block, as it was trained; 0 where it proposes one token.
+        micro: matrices multiplied once per token of a block, one token after the other.
+        of_target: whether its layers are the target's own, so that they lie in memory once.
+        kept: share of its layers that a pass runs.
         note: what was assumed about it, for people.
     """
 
-    kind: Literal["mtp", "eagle", "model"]
+    kind: DrafterKind
     name: str
     hidden: Size
     vocab: Size
@@ -40,6 +54,10 @@ class Drafter(Spec):
     embedding_rows: Count = 0
     resident_copies: Size = 1
     shares_index_across_steps: bool = False
+    block: Count = 0
+    micro: tuple[Projection, ...] = ()
+    of_target: bool = False
+    kept: float = Field(default=1.0, gt=0, le=1)
     note: str = ""
 
     @property

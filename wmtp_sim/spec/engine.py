@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from wmtp_sim.spec.base import Spec
+from wmtp_sim.spec.drafter import DrafterKind
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.parallel import Layout
 from wmtp_sim.spec.precision import FORMATS, KV_BYTES, MathDtype, WeightGroup
@@ -56,6 +57,7 @@ class AttentionKernel(Spec):
         row_tile: query rows are padded to a multiple of this in arithmetic.
         fp8, sinks: whether it reads caches of 8 bits, and knows sink logits.
         verify_mask_bytes: bytes moved per (verify row x cached token) to build an explicit mask, all passes over it.
+        plan_s: time that the host plans before each pass; 0 where nothing is planned, or it lies within ``host``.
     """
 
     streams: Literal["kv_head", "q_head", "row_tile"] = "kv_head"
@@ -66,6 +68,7 @@ class AttentionKernel(Spec):
     fp8: bool = True
     sinks: bool = True
     verify_mask_bytes: float = Field(default=0, ge=0)
+    plan_s: Seconds = 0.0
 
     def serves(self, kv_bytes: float, sinks: bool) -> bool:
         """Whether it reads a cache of such elements, for layers with sink logits or without."""
@@ -104,6 +107,7 @@ class AttentionChoice(Spec):
 
     Verify follows base, the draft's passes follow one another, and all follow base where nothing else is stated. The
     draft's backend honours a window where the engine has one that does, so that draft policies compare like with like.
+    ``windowed`` is the backend of draft passes that leave a part of the context out, where it is another.
     ``by_hand``: the passes whose backend a person chose.
     """
 
@@ -111,7 +115,13 @@ class AttentionChoice(Spec):
     verify: str
     draft: str
     extend: str
+    windowed: str | None = None
     by_hand: tuple[Phase, ...] = ()
+
+    def of(self, phase: Phase, windowed: bool = False) -> str:
+        """The backend of a pass."""
+        others = windowed and self.windowed is not None and phase in ("draft", "extend") and phase not in self.by_hand
+        return str(self.windowed if others else getattr(self, phase))
 
     @model_validator(mode="before")
     @classmethod
@@ -173,6 +183,7 @@ class Host(Spec):
         base_s, step_s, per_draft_s: time that the GPU waits: between graphs, for plans, copies and sampling.
         base_work_s, step_work_s, per_draft_work_s: the host's own work per step, which runs beside the GPU. A step is
             never shorter: where kernels are quick, the host is what a step waits for.
+        per_sequence_s: time that the GPU waits for each sequence of a speculative step.
         eager_launch_s: one launch outside a graph; a phase that runs so takes at least its launches times this.
         eager: phases that run without a graph.
     """
@@ -183,12 +194,13 @@ class Host(Spec):
     base_work_s: Seconds = 0.0
     step_work_s: Seconds = 0.0
     per_draft_work_s: Seconds = 0.0
+    per_sequence_s: Seconds = 0.0
     eager_launch_s: Seconds = 0.0
     eager: tuple[Phase, ...] = ()
 
 
 #: The times of a host.
-HOST_SECONDS = ("base_s", "step_s", "per_draft_s", "base_work_s", "step_work_s", "per_draft_work_s", "eager_launch_s")
+HOST_SECONDS = tuple(name for name in Host.model_fields if name.endswith("_s"))
 
 
 class StateHandling(Spec):
@@ -219,7 +231,7 @@ class MeasuredSteps(Spec):
     """
 
     gpu: str
-    drafters: tuple[Literal["mtp", "eagle", "model"], ...]
+    drafters: tuple[DrafterKind, ...]
     ranks: tuple[Annotated[int, Field(ge=1)], ...]
     layers: tuple[Part, ...]
     formats: tuple[str, ...]
@@ -245,7 +257,7 @@ class Engine(Spec):
     """One engine release.
 
     Attributes:
-        window_policies: draft windows the release can really run; others are priced as what-if and say so.
+        offers: systems that the release can really run, by name; others are priced as what-if and say so.
         window_backends: the attention backends whose drafts honour a window; where none is named, all do.
         attention: attention backends per GPU architecture (the GPU file's word, ``Hopper``), and ``default``.
         attention_backends: what each backend, by the engine's own word, runs: the first entry that fits a pass.
@@ -271,6 +283,7 @@ class Engine(Spec):
         all_to_all: whether rows can be sent to the ranks of their experts and back.
         whole_expert_launches: small kernels more around a layer's experts where ranks hold whole ones.
         joined_host: what a step takes beyond its kernels where groups share experts, where that is more than ``host``.
+        drafter_hosts: ``host`` with drafters of a kind whose worker is another.
         draft_tp: kinds of drafters that may have fewer ranks than the target; others lie as it does.
         base_by_reduction: whether groups exchange rows by all-reduces in base steps (`Layout.by_reduction`).
         memory_fraction: share of the GPU's memory that weights, caches and states may fill.
@@ -283,7 +296,7 @@ class Engine(Spec):
     attention: dict[str, AttentionDefault]
     attention_backends: dict[str, tuple[ServedBy, ...]] = Field(default_factory=dict)
     attention_kernels: dict[str, AttentionKernel]
-    window_policies: tuple[Literal["flag", "ring"], ...] = ()
+    offers: tuple[str, ...] = ()
     window_backends: tuple[str, ...] = ()
     pad_draft_rows: bool = False
     graph_batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -299,10 +312,11 @@ class Engine(Spec):
     parallel_spread: float = Field(default=1, ge=1, le=10)
     joint: tuple[WeightGroup, ...] = ()
     all_to_all: bool = False
-    draft_tp: tuple[Literal["mtp", "eagle", "model"], ...] = ()
+    draft_tp: tuple[DrafterKind, ...] = ()
     base_by_reduction: bool = False
     whole_expert_launches: float = Field(default=0, ge=0, le=100)
     joined_host: Host | None = None
+    drafter_hosts: dict[DrafterKind, Host] = Field(default_factory=dict)
     memory_fraction: float = Field(gt=0, le=1)
     state: StateHandling = StateHandling()
     index: tuple[IndexBuild, ...] = ()
@@ -380,13 +394,13 @@ class Engine(Spec):
         """The factor, either way, that this definition leaves open for a step over some GPUs."""
         return float(self.spread * self.parallel_spread ** (math.log2(gpus) / 3.0))
 
-    def host_of(self, layout: Layout) -> Host:
-        """What a step takes beyond its kernels, as GPUs share the model."""
-        joined = self.joined_host
+    def host_of(self, layout: Layout, drafter: DrafterKind | None = None) -> Host:
+        """What a step takes beyond its kernels, by who drafts and as GPUs share the model."""
+        joined, own = self.joined_host, self.host if drafter is None else self.drafter_hosts.get(drafter, self.host)
         if joined is None or layout.joined == 1:
-            return self.host
-        longer = {name: max(getattr(self.host, name), getattr(joined, name)) for name in HOST_SECONDS}
-        return self.host.model_copy(update=longer)
+            return own
+        longer = {name: max(getattr(own, name), getattr(joined, name)) for name in HOST_SECONDS}
+        return own.model_copy(update=longer)
 
     def slots_for(self, batch: ArrayLike) -> NDArray[np.float64]:
         """Sequences that a batch's graph was captured for: ``batch`` itself where no graph is larger."""

@@ -130,7 +130,7 @@ class Layout:
         """
         if self.draft_tp not in (None, self.tp):
             return Layout(tp=self.draft_tp)
-        return replace(self, draft_tp=None) if kind == "mtp" else Layout(tp=self.tp)
+        return replace(self, draft_tp=None) if kind in ("mtp", "self") else Layout(tp=self.tp)
 
 
 #: One GPU.

@@ -72,6 +72,11 @@ class Workload:
         return np.ceil(self.batch / self.layout.dp)
 
     @property
+    def sink_and_window(self) -> FloatArray:
+        """Tokens that a windowed draft pass attends where the context has as many."""
+        return np.asarray(self.window + self.sink)
+
+    @property
     def windowed(self) -> FloatArray:
         """Committed tokens that a windowed draft pass attends: the whole context where the window holds it."""
         return np.minimum(self.context, self.window + self.sink)

@@ -54,6 +54,8 @@ class Pass:
         layout: how ranks share matrices, heads and experts; ``batch`` and ``slots`` are those of one group of ranks.
         row_multiple: the rows of all sequences together are padded to a multiple of this before matrix products.
         slots: sequences that matrix products and experts run for, where a graph holds more than there are.
+        written: whether the rows' keys and values are kept.
+        most_experts: experts that a layer touches at most.
     """
 
     batch: Array
@@ -67,6 +69,8 @@ class Pass:
     layout: Layout = ALONE
     row_multiple: Array = 1.0
     slots: Array | None = None
+    written: bool = True
+    most_experts: float = np.inf
 
     @property
     def tokens(self) -> Array:
@@ -133,6 +137,7 @@ def _expert_share(moe: Moe, shape: Pass) -> Array:
     """Experts' worth of weights that one rank reads. Padding is no text: it shares no experts with a sequence."""
     groups, ranks = shape.layout.expert_groups, shape.layout.ranks
     union = expert_union(moe, shape.tokens_of("expert") / shape.rows, shape.rows, shape.overlap, shape.skew)
+    union = np.minimum(union, shape.most_experts)
     return busiest_rank(union, moe.experts, groups) * groups / ranks
 
 
@@ -321,7 +326,7 @@ def part_operations(part: Mixer | Channel, shape: Pass, hidden: int, formats: Gr
         operations.append(experts(part, shape, hidden, formats))
     elif not isinstance(part, Mlp):
         operations += _MIXERS[type(part)](part, shape)
-        written = shape.tokens * written_token_bytes(part, shape.kv_bytes)
+        written = shape.tokens * written_token_bytes(part, shape.kv_bytes) if shape.written else 0.0
     operations.append(elementwise(part.kind, shape, 4.0 * hidden, written=written, group=_rows_with(part, shape)))
     return operations
 

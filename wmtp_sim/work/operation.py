@@ -111,6 +111,8 @@ class Operation:
 
     def times(self, repeats: Array) -> Operation:
         """The same operation, executed ``repeats`` times as often."""
+        if isinstance(repeats, float) and repeats == 1.0:
+            return self
         return replace(self, repeats=self.repeats * repeats)
 
 

@@ -45,9 +45,11 @@ def vision_weight_bytes(model: Model, layout: Layout = ALONE) -> float:
 
 
 def drafter_weight_bytes(drafter: Drafter, layout: Layout = ALONE) -> float:
-    """Bytes of the drafter. Of embedding and lm_head, what is its own counts."""
+    """Bytes of the drafter. Of embedding and lm_head, what is its own counts; the target's layers are there already."""
+    if drafter.of_target:
+        return 0.0
     formats, hidden = drafter.formats, drafter.hidden
-    joined = sum(projection.params for projection in drafter.projections)
+    joined = sum(each.params for each in (*drafter.projections, *drafter.micro))
     small = (joined + drafter.norms * hidden + drafter.extra_params) * formats.of("small").bytes_per_weight
     layers = blocks_weight_bytes(drafter.blocks, hidden, formats, layout)
     lm_head_rows = drafter.vocab if drafter.own_lm_head else 0

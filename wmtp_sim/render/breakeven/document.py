@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wmtp_sim.decide.acceptance import lasting
 from wmtp_sim.decide.choice import INDIFFERENT
 from wmtp_sim.decide.estimate import Estimate, StepCost
 from wmtp_sim.decide.evidence import unmeasured
@@ -25,9 +26,11 @@ from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import AXES, CostTable
 from wmtp_sim.render.document import verdict_document
 from wmtp_sim.render.layout import layout_document, layout_words
-from wmtp_sim.render.sentences import NAMES, SENTENCES
+from wmtp_sim.render.sentences import SENTENCES
 from wmtp_sim.render.tables import Summed, summed
-from wmtp_sim.step.compose import TERMS, Policy, Step
+from wmtp_sim.spec.system import Speculation
+from wmtp_sim.step.compose import Step
+from wmtp_sim.step.plan import TERMS
 
 SCHEMA = "wmtp-breakeven/1"
 #: Characters of a name, a command line or a warning that are carried.
@@ -57,7 +60,7 @@ def _cost(table: CostTable, name: str) -> dict[str, Any]:
     }
 
 
-def _policy(table: CostTable, policy: Policy) -> dict[str, Any]:
+def _policy(table: CostTable, policy: str) -> dict[str, Any]:
     result, gain = table.estimate.policies[policy], table.ratios[policy]
     return {
         "in_engine": table.offered(policy),
@@ -77,6 +80,7 @@ def packed_document(table: CostTable, start: Start, command: str = "") -> dict[s
         "windowable": drafter is not None and drafter.windowable,
         "near_one": NEAR_ONE,
         "start": start.index(table),
+        "systems": {each.name: _system(each, table) for each in table.estimate.systems},
         "words": _words(table.estimate),
         "operations": packed_operations(table.estimate, packer),
         "warnings": _packed_warnings(table.estimate, packer),
@@ -88,6 +92,18 @@ def packed_document(table: CostTable, start: Start, command: str = "") -> dict[s
     }
 
 
+def _system(speculation: Speculation, table: CostTable) -> dict[str, Any]:
+    """What a system makes of an acceptance: drafted tokens at each depth, and what remains at each context."""
+    system, work = speculation.system, table.estimate.work
+    kept = np.asarray(lasting(np.full(work.context.size, 2.0), system, work.context.ravel())) - 1.0
+    return {
+        "windowed": speculation.windowed,
+        "levels": np.asarray(speculation.levels(work.depth)).astype(int).ravel().tolist(),
+        "lasting": kept.tolist() if system.changes_acceptance else None,
+        "shift": system.verify.shift,
+    }
+
+
 def _words(estimate: Estimate) -> dict[str, Any]:
     """What the page needs to say of any point what the terminal says of it."""
     return {
@@ -95,7 +111,7 @@ def _words(estimate: Estimate) -> dict[str, Any]:
         "indifferent": INDIFFERENT,
         "never_measured": unmeasured(estimate),
         "sentences": SENTENCES,
-        "names": NAMES,
+        "names": {each.name: each.system.look.phrase for each in estimate.systems},
     }
 
 
@@ -149,7 +165,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "point": dict(start.point),
         "policies": [{"name": name, "offered": table.offered(name)} for name in table.policies],
         "acceptance": {
-            "native": as_rates(start.acceptance, depth),
+            table.policies[0]: as_rates(start.acceptance, depth),
             "windowed": None if start.windowed is None else as_rates(start.windowed, depth),
         },
     }

@@ -20,7 +20,7 @@ from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.sentences import said
 from wmtp_sim.render.tables import NO_ROOM
 from wmtp_sim.render.verdict import conclusion
-from wmtp_sim.step.compose import POLICIES, TERMS, Policy
+from wmtp_sim.step.plan import TERMS
 from wmtp_sim.units import milliseconds, tokens
 
 #: Pixels of the picture: a full page's width, two panels across.
@@ -33,8 +33,8 @@ ASIDE = 0.11
 #: Panels by row and column.
 SPEEDUP, TIMES, BEST, BESIDE = (1, 1), (1, 2), (2, 1), (2, 2)
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
-#: Lines of what a release lacks.
-WHAT_IF = {"flag": "dash", "ring": "dot"}
+#: Lines of what a release lacks, one after the other.
+WHAT_IF = ("dash", "dot", "dashdot", "longdash")
 #: Largest speedup that the maps' colours end at, at least: 1.0 stays in the middle of the scale.
 LEAST_TOP = 2.0
 #: Tokens of a context axis that get a label, at most.
@@ -66,6 +66,7 @@ def breakeven_figure(table: CostTable, start: Start) -> Any:
     _draw_map(figure, view, "best", best, BEST)
     _draw_map(figure, view, view.beside, beside, BESIDE)
     _dress(figure, view, top)
+    figure.layout.meta = dict(each.system.look.colours for each in table.estimate.systems)
     return figure
 
 
@@ -78,26 +79,30 @@ class _View:
         self.depths = table.axes["depth"]
         self.contexts = table.axes["context"]
         self.drafting = [place for place, depth in enumerate(self.depths) if depth > 0]
-        windowed = [name for name in table.policies if name != "native"]
-        self.beside: Policy = "native" if any(map(table.offered, windowed)) else windowed[0]
-        self.gains = {policy: table.ratios[policy].times(self._lengths(policy)) for policy in table.policies}
+        plainest, *others = table.policies
+        self.beside = plainest if not others or any(map(table.offered, others)) else others[0]
+        self.gains = {name: table.ratios[name].times(start.lengths(table, name)) for name in table.policies}
         self.verdict = judged(table.estimate, self.gains)
-
-    def _lengths(self, policy: Policy) -> FloatArray:
-        """Accept lengths along the depth axis."""
-        return self.start.lengths(policy, self.depths).reshape(1, -1, 1, 1)
 
     @property
     def window_words(self) -> str:
         work = self.table.estimate.work
         return f"window {tokens(self.start.point['window'])} + sink {tokens(float(work.sink.max()))}"
 
-    def said(self, policy: Policy) -> str:
+    def said(self, policy: str) -> str:
         """A policy's name, and whether the release lacks it."""
         return policy if self.table.offered(policy) else f"{policy}, {said('not_here')}"
 
-    def colour(self, policy: Policy) -> str:
-        return LIGHT[policy] if self.table.offered(policy) else LIGHT["faint"]
+    def colour(self, policy: str) -> str:
+        return self.own_colour(policy) if self.table.offered(policy) else LIGHT["faint"]
+
+    def own_colour(self, policy: str) -> str:
+        """The system's colour on light ground."""
+        return self.table.estimate.system(policy).system.look.colours[0]
+
+    def dash(self, policy: str) -> str:
+        """The line of a system that the release lacks."""
+        return WHAT_IF[self.table.policies.index(policy) % len(WHAT_IF)]
 
     def along_depth(self, values: ArrayLike) -> NDArray[Any]:
         """Values of the opening point's context, window and batch, one per depth."""
@@ -108,19 +113,19 @@ class _View:
         """The value of the opening point."""
         return float(self.along_depth(values)[self.point["depth"]])
 
-    def unwinnable(self, policy: Policy) -> NDArray[np.bool_]:
+    def unwinnable(self, policy: str) -> NDArray[np.bool_]:
         """Per depth, whether no acceptance can pay for the step."""
         return self.along_depth(self.table.estimate.policies[policy].unwinnable)
 
-    def best(self) -> tuple[int, Policy, float] | None:
+    def best(self) -> tuple[int, str, float] | None:
         """The place of the best depth, with what, and its speedup; None where nothing can run at any depth."""
         gains, policies = (self.along_depth(each) for each in (self.verdict.gain.expected, self.verdict.policy))
         if not np.isfinite(gains).any():
             return None
         place = int(np.nanargmax(gains))
-        return place, POLICIES[policies[place]], float(gains[place])
+        return place, self.verdict.names[policies[place]], float(gains[place])
 
-    def map_of(self, policy: Policy | None) -> FloatArray:
+    def map_of(self, policy: str | None) -> FloatArray:
         """Net speedup, one row per drafting depth and one column per context; NaN where memory does not hold it.
 
         None is the best that can run.
@@ -155,18 +160,18 @@ def _draw_speedup(figure: Any, view: _View) -> None:
     figure.update_yaxes(title="net speedup, x", range=[0, max(1.2, 1.05 * top)], row=row, col=col)
 
 
-def _draw_band(figure: Any, view: _View, policy: Policy) -> None:
+def _draw_band(figure: Any, view: _View, policy: str) -> None:
     """The range of a policy's speedup, over the depths that memory holds."""
     held = view.along_depth(view.table.fits(policy))
     depths, gains = np.asarray(view.depths)[held], view.gains[policy]
     low, high = (view.along_depth(each)[held] for each in (gains.low, gains.high))
     band = {"x": [*depths, *depths[::-1]], "y": [*high, *low[::-1]], "fill": "toself"}
-    look = {"fillcolor": LIGHT[policy] + "1c", "line": {"width": 0}, "mode": "lines", "showlegend": False}
+    look = {"fillcolor": view.own_colour(policy) + "1c", "line": {"width": 0}, "mode": "lines", "showlegend": False}
     if len(depths):
         figure.add_scatter(**band, **look, name=f"{policy} band", row=SPEEDUP[0], col=SPEEDUP[1])
 
 
-def _draw_line(figure: Any, view: _View, policy: Policy) -> None:
+def _draw_line(figure: Any, view: _View, policy: str) -> None:
     """One policy's line, with crosses where nothing can pay, and grey squares where memory does not hold it."""
     row, col = SPEEDUP
     held, dead = view.along_depth(view.table.fits(policy)), view.unwinnable(policy)
@@ -176,7 +181,7 @@ def _draw_line(figure: Any, view: _View, policy: Policy) -> None:
         y=np.where(held, expected, np.nan),
         mode="lines+markers",
         name=_line_name(view, policy, np.where(held, expected, -np.inf)),
-        line={"color": colour, "width": 2, "dash": "solid" if view.table.offered(policy) else WHAT_IF[policy]},
+        line={"color": colour, "width": 2, "dash": "solid" if view.table.offered(policy) else view.dash(policy)},
         marker={
             "size": [8 if is_dead else 5 for is_dead in dead],
             "symbol": ["x" if is_dead else "circle" for is_dead in dead],
@@ -193,7 +198,7 @@ def _draw_line(figure: Any, view: _View, policy: Policy) -> None:
         figure.add_scatter(x=np.asarray(view.depths)[~held], y=expected[~held], **named, row=row, col=col)
 
 
-def _line_name(view: _View, policy: Policy, held: FloatArray) -> str:
+def _line_name(view: _View, policy: str, held: FloatArray) -> str:
     best = int(np.argmax(held))
     if not np.isfinite(held[best]):
         return f"{view.said(policy)}: {NO_ROOM}"
@@ -206,7 +211,7 @@ def _draw_best(figure: Any, view: _View) -> None:
     if found is None:
         return
     place, policy, gain = found
-    look = {"symbol": "star", "size": 14, "color": LIGHT[policy], "line": {"color": "#ffffff", "width": 1}}
+    look = {"symbol": "star", "size": 14, "color": view.own_colour(policy), "line": {"color": "#ffffff", "width": 1}}
     star = {"x": [view.depths[place]], "y": [gain], "mode": "markers", "marker": look, "showlegend": False}
     figure.add_scatter(**star, name="best", row=SPEEDUP[0], col=SPEEDUP[1])
 
@@ -361,7 +366,11 @@ def _subtitle(view: _View) -> list[str]:
     place = ", ".join([place, *layout_words(estimate.work.layout)])
     stated = as_rates(view.start.acceptance, here["depth"])
     rate = "rates per position" if stated["rates"] else f"alpha {stated['alpha']:.3g}"
-    windowed = as_rates(view.start.windowed, here["depth"])["label"] if view.start.windowed else "as native (assumed)"
+    windowed = (
+        as_rates(view.start.windowed, here["depth"])["label"]
+        if view.start.windowed
+        else f"as {view.table.policies[0]} (assumed)"
+    )
     return [
         conclusion(view.start.at_point(view.table))[0],
         f"{shown(engine)}, {estimate.engine.standing}; kernels {shown(profile.label)}; at {place}",

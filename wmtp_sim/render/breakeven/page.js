@@ -2,7 +2,8 @@
 (async () => {
   "use strict";
   const DATA = JSON.parse(document.getElementById("data").textContent);
-  const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), WINDOWED = POLICIES.filter((p) => p !== "native");
+  const AXES = DATA.axes, POLICIES = DATA.policies.map((p) => p.name), PLAINEST = POLICIES[0], OTHERS = POLICIES.slice(1);
+  const SYSTEMS = DATA.systems, WINDOWED = POLICIES.filter((p) => SYSTEMS[p].windowed);
   const OFFERED = DATA.policies.filter((p) => p.offered).map((p) => p.name); // what the release has for this drafter
   const offers = (step) => step === "base" || OFFERED.includes(step);
   const byId = (id) => document.getElementById(id);
@@ -70,33 +71,35 @@
 
   // --- acceptance ------------------------------------------------------------------------------------------------
 
-  const native = DATA.acceptance.native, windowed = DATA.acceptance.windowed;
+  const stated = DATA.acceptance[PLAINEST], windowed = DATA.acceptance.windowed;
   const state = {
-    alpha: native.alpha,
-    rates: native.rates ? native.rates.slice() : null, // conditional, per position
-    perPosition: native.rates !== null,
+    alpha: stated.alpha,
+    rates: stated.rates ? stated.rates.slice() : null, // conditional, per position
+    perPosition: stated.rates !== null,
     separate: windowed !== null, // whether windowed drafts accept at a rate of their own
-    windowedAlpha: windowed ? windowed.alpha : native.alpha,
+    windowedAlpha: windowed ? windowed.alpha : stated.alpha,
     context: DATA.start.context,
     depth: DATA.start.depth,
     window: DATA.start.window,
     batch: DATA.start.batch,
-    policy: WINDOWED.some(offers) ? "native" : WINDOWED[0], // beside the best, in the maps
-    step: "native",
+    policy: OTHERS.length && !OTHERS.some(offers) ? OTHERS[0] : PLAINEST, // beside the best, in the maps
+    step: PLAINEST,
     moved: false, // whether the acceptance is a slider's rather than the command's
   };
 
   /* 1 + the sum of survivals: tokens per step, bonus token included. */
-  function acceptLength(policy, depth) {
-    const own = policy !== "native" && state.separate;
+  function acceptLength(policy, c, d) {
+    const { windowed, levels, lasting, shift } = SYSTEMS[policy], own = windowed && state.separate;
     let survival = 1, length = 1;
-    for (let j = 0; j < depth; j++) {
-      survival *= own ? state.windowedAlpha : state.perPosition ? state.rates[j] : state.alpha;
+    for (let j = 0; j < levels[d]; j++) {
+      const rate = own ? state.windowedAlpha : state.perPosition ? state.rates[j] : state.alpha;
+      survival *= Math.min(rate + shift, 1);
       length += survival;
     }
-    return length;
+    return lasting ? 1 + (length - 1) * lasting[c] : length;
   }
-  const speedup = (policy, c, d, w, b) => acceptLength(policy, AXES.depth[d]) / breakEven(policy, c, d, w, b);
+  const speedup = (policy, c, d, w, b) => acceptLength(policy, c, d) / breakEven(policy, c, d, w, b);
+  const unwinnable = (policy, ...at) => breakEven(policy, ...at) > SYSTEMS[policy].levels[at[1]] + 1;
 
   // --- the verdict: wmtp_sim/decide/verdict.py of every point, as the sliders stand ---------------------------------
 
@@ -161,19 +164,20 @@
     if (!MEMORY.base.fits(...at)) return [said("too_large", { short: short("base", ...at) })];
     if (!AXES.depth[at[1]]) return [said("nothing_drafted", { at: said("at_depth_0") })];
     const lines = [];
-    if (!MEMORY.native.fits(...at)) {
-      const ring = said(MEMORY.ring.fits(...at) ? "ring_fits" : "ring_too_large");
-      lines.push(said("draft_too_large", { ring, short: short("native", ...at) }));
+    if (!MEMORY[PLAINEST].fits(...at)) {
+      const room = OTHERS.filter((policy) => MEMORY[policy].fits(...at)).map(named);
+      const others = room.length ? said("others_fit", { systems: room.join(" or ") }) : said("others_too_large");
+      lines.push(said("draft_too_large", { others, short: short(PLAINEST, ...at) }));
     }
     return [...lines, ...pays(...at), ...whatIf(...at)];
   }
   function pays(...at) {
-    const found = verdict(...at), depth = AXES.depth[at[1]];
+    const found = verdict(...at);
     if (!found) return [said("nothing_fits")];
-    const { policy } = found, place = WORDS.indexOf(found.word);
+    const { policy } = found, depth = SYSTEMS[policy].levels[at[1]], place = WORDS.indexOf(found.word);
     const slots = { word: found.word, depth, policy: named(policy), gain: said("gain", { times: times(found.gain.expected), range: range(found.gain) }) };
-    const beside = policy === "native" ? "" : said("beside_native", { times: times(speedup("native", ...at)) });
-    const floor = said(breakEven(policy, ...at) > depth + 1 ? "unwinnable" : "winnable");
+    const beside = policy === PLAINEST ? "" : said("beside_plainest", { plainest: PLAINEST, times: times(speedup(PLAINEST, ...at)) });
+    const floor = said(unwinnable(policy, ...at) ? "unwinnable" : "winnable");
     const line = place < 2 ? said("wins", { ...slots, beside }) : place > 2 ? said("loses", { ...slots, policy, floor }) : said("even", slots);
     return NEVER.length ? [line, said("not_sure", { what: NEVER.join(", or ") })] : [line];
   }
@@ -262,7 +266,7 @@
         top = Math.max(top, 1.06 * Math.max(...upper));
       }
       top = Math.max(top, 1.06 * Math.max(...y));
-      const dead = depths.map((depth, d) => breakEven(policy, ...at(d)) > depth + 1);
+      const dead = depths.map((_, d) => unwinnable(policy, ...at(d)));
       lines.push(...lineOf(policy, depths, y, at, (d) => `depth ${depths[d]}: ${times(y[d])} (${range(gains[d])})`, {
         marker: { size: dead.map((is) => (is ? 10 : 6)), symbol: dead.map((is) => (is ? "x" : "circle")), color: dead.map((is) => (is ? "#999999" : colour(policy))) },
       }));
@@ -278,9 +282,9 @@
         marker: { size: 17, symbol: "star", color: theme[policy], line: { color: theme.ground, width: 1.5 } } });
     }
     const span = depths[last] - depths[0] || 1;
-    const hopeless = depths.filter((depth, d) => OFFERED.every((policy) => breakEven(policy, ...at(d)) > depth + 1));
+    const hopeless = depths.filter((_, d) => OFFERED.every((policy) => unwinnable(policy, ...at(d))));
     const grey = hopeless.map((depth) => ({ type: "rect", yref: "paper", x0: depth - 0.5, x1: depth + 0.5, y0: 0, y1: 1, fillcolor: "rgba(128,128,128,0.28)", line: { width: 0 }, layer: "below" }));
-    const unwinnable = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
+    const lost = hopeless.length ? [{ x: hopeless[0] - 0.5, yref: "paper", y: 1, xanchor: "left", yanchor: "top", xshift: 3, showarrow: false, text: "unwinnable", font: { color: theme.soft, size: 12 } }] : [];
     const full = found.some(Boolean) ? [] : [sign(nothingFits(...place()))];
     if (full.length) top *= 1.2; // room for the sign
     return { data: [...bands, ...lines], layout: layout(
@@ -294,7 +298,7 @@
           { type: "line", yref: "paper", y0: 0, y1: 1, x0: depths[state.depth], x1: depths[state.depth], line: { color: theme.soft, width: 1, dash: "dot" } },
         ],
         annotations: [{ xref: "paper", x: 0.01, y: 0, yanchor: "bottom", xanchor: "left", showarrow: false, text: "below 1: speculation loses", font: { color: theme.soft, size: 12 } },
-          ...unwinnable, ...endLabels(ends, top), ...full] }) };
+          ...lost, ...endLabels(ends, top), ...full] }) };
   }
 
   function termsChart() {
@@ -308,7 +312,7 @@
     const totals = steps.map((step, j) => ({ x: step, y: 1e3 * seconds(step, ...at), text: `${room[j] ? "" : `${said("no_room")}<br>`}${ms(seconds(step, ...at))} ms`, showarrow: false, yanchor: "bottom" }));
     const most = Math.max(...steps.map((step) => 1e3 * seconds(step, ...at)));
     const names = steps.map((step) => (offers(step) ? step : `${step}<br>${said("not_here").replace("in this", "in<br>this")}`));
-    return { data, layout: layout({ title: { text: "draft KV policy" }, tickvals: steps, ticktext: names }, { title: { text: "step (ms)" }, range: [0, 1.2 * most] },
+    return { data, layout: layout({ title: { text: "system" }, tickvals: steps, ticktext: names }, { title: { text: "step (ms)" }, range: [0, 1.2 * most] },
       { barmode: "stack", annotations: totals, showlegend: true, legend: { orientation: "h", y: 1.08, yanchor: "bottom", traceorder: "normal" }, margin: { l: 55, r: 20, t: narrow() ? 85 : 50, b: 50 } }) };
   }
 
@@ -427,7 +431,7 @@
   const here = (x, y, color) => ({ name: "chosen", x: [x], y: [y], mode: "markers", hoverinfo: "skip", marker: { symbol: "square-open", size: 24, color, line: { width: 2.5 } } });
 
   function lengthChart(policy) {
-    const [, d, w] = place(), x = AXES.context, y = AXES.batch, depth = AXES.depth[d], found = cellsOf(policy, x, y, (c, row) => [c, d, w, row]);
+    const [, d, w] = place(), x = AXES.context, y = AXES.batch, found = cellsOf(policy, x, y, (c, row) => [c, d, w, row]);
     const over = (made) => found.map((row) => row.map(({ there, places: at }) => (there ? made(there, at) : null)));
     const z = over((there, at) => breakEven(there, ...at)), [zmin, zmax] = lengthEnds(d, w);
     const text = over((there, at) => `context ${tokens(x[at[0]])}, batch ${tokens(y[at[3]])}, ${labelled(there)}<br>pays above ${breakEven(there, ...at).toFixed(2)}`);
@@ -435,7 +439,7 @@
     const numbers = x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {};
     const data = heat(policy, x, y, found, z, text, { zmin, zmax, colorscale: CIVIDIS, ...numbers });
     if (x.length > 1 && y.length > 1) {
-      const lines = [contour("accept length", x, y, over((there, at) => speedup(there, ...at)), 1, "solid"), contour("unwinnable", x, y, z, depth + 1, "dot")];
+      const lines = [contour("accept length", x, y, over((there, at) => speedup(there, ...at)), 1, "solid"), contour("unwinnable", x, y, z, SYSTEMS[policy ?? PLAINEST].levels[d] + 1, "dot")];
       for (const line of lines) line.line.color = "#ffffff";
       data.push(...lines);
     }
@@ -445,9 +449,9 @@
 
   function windowStepChart() {
     const [c, d, , b] = place(), x = AXES.window, data = [], ends = [], at = (w) => [c, d, w, b];
-    for (const policy of [...WINDOWED, "native"]) {
+    for (const policy of [...OTHERS, PLAINEST]) {
       const y = x.map((_, w) => 1e3 * seconds(policy, ...at(w)));
-      const flat = policy === "native" && x.length > 1 ? { mode: "lines" } : {};
+      const flat = policy === PLAINEST && x.length > 1 ? { mode: "lines" } : {};
       data.push(...lineOf(policy, x, y, at, (w) => `window ${tokens(x[w])}: ${ms(y[w] / 1e3)} ms`, flat));
       ends.push({ x: Math.log10(x[x.length - 1]), y: y[y.length - 1], text: policy, colour: offers(policy) ? theme[policy] : theme.soft });
     }
@@ -456,8 +460,8 @@
 
   function windowMarginChart() {
     const [c, d, , b] = place(), x = AXES.window, data = [], ends = [], at = (w) => [c, d, w, b];
-    for (const policy of WINDOWED) {
-      const margin = x.map((_, w) => seconds("native", ...at(w)) / seconds(policy, ...at(w)) - 1), loss = margin.map((m) => 100 * m / (1 + m));
+    for (const policy of OTHERS) {
+      const margin = x.map((_, w) => seconds(PLAINEST, ...at(w)) / seconds(policy, ...at(w)) - 1), loss = margin.map((m) => 100 * m / (1 + m));
       const lines = lineOf(policy, x, margin.map((m) => 100 * m), at, (w) => `window ${tokens(x[w])}: margin ${percent(margin[w])}, cancelled by ${percent(loss[w] / 100)} of AL`);
       lines[0].name = `${policy} margin`;
       data.push(...lines, { name: `${policy} cancelling loss`, x, y: loss.map((value, w) => (fits(policy, ...at(w)) ? value : null)), mode: "lines+markers", hoverinfo: "skip",
@@ -501,10 +505,10 @@
 
   /* Whether a warning about acceptance holds where the sliders stand: the conditions of decide/warnings.py. */
   const OF_ACCEPTANCE = {
-    "no-acceptance": () => native.kind === null && !state.moved,
+    "no-acceptance": () => stated.kind === null && !state.moved,
     "same-acceptance": () => DATA.windowable && !state.separate,
-    "acceptance-assumed": () => state.moved || native.source === "assumed",
-    "accept-length-near-1": () => acceptLength("native", AXES.depth[state.depth]) <= DATA.near_one,
+    "acceptance-assumed": () => state.moved || stated.source === "assumed",
+    "accept-length-near-1": () => acceptLength(PLAINEST, state.context, state.depth) <= DATA.near_one,
   };
   const NUMBER = { GB: (bytes) => (bytes / 1e9).toFixed(1), tokens: about, count: (count) => count.toFixed(0) };
   function warnings() {
@@ -599,14 +603,14 @@
 
   function build() {
     const box = byId("sliders");
-    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "rates" : state.alpha.toFixed(3)}, AL ${acceptLength("native", AXES.depth[state.depth]).toFixed(2)}`, "acceptance");
+    const alpha = slider("alpha", "acceptance α", RATE, () => state.alpha, (v) => { state.alpha = rounded(v); state.perPosition = false; }, () => `${state.perPosition ? "rates" : state.alpha.toFixed(3)}, AL ${acceptLength(PLAINEST, state.context, state.depth).toFixed(2)}`, "acceptance");
     box.append(alpha);
     for (const [axis, unit] of [["depth", ""], ["context", " tokens"], ["window", " tokens"], ["batch", ""]]) {
       box.append(slider(axis, axis, { min: 0, max: AXES[axis].length - 1, step: 1 }, () => state[axis], (v) => { state[axis] = v; }, () => tokens(AXES[axis][state[axis]]) + unit, axis));
     }
     const own = slider("windowed-alpha", "windowed α", RATE, () => state.separate ? state.windowedAlpha : state.alpha, (v) => { state.windowedAlpha = rounded(v); state.separate = true; },
-      () => state.separate ? `${state.windowedAlpha.toFixed(3)}, AL ${acceptLength("ring", AXES.depth[state.depth]).toFixed(2)}` : "as native", "acceptance");
-    box.append(own);
+      () => state.separate ? `${state.windowedAlpha.toFixed(3)}, AL ${acceptLength(WINDOWED[0], state.context, state.depth).toFixed(2)}` : `as ${PLAINEST}`, "acceptance");
+    if (WINDOWED.length) box.append(own);
     if (state.rates) {
       const details = element("details"), inside = element("div"), tick = element("label", undefined, { class: "tick" });
       const check = element("input", undefined, { type: "checkbox", id: "per-position" });
@@ -641,8 +645,8 @@
   function trustWords(gain) {
     const kernels = `kernels ${DATA.profile.label}, engine ${DATA.engine.label}`;
     if (!gain) return kernels;
-    const source = state.moved ? "assumed (slider)" : native.label.split(":")[0];
-    const other = state.separate ? "" : ", windowed as native (assumed)";
+    const source = state.moved ? "assumed (slider)" : stated.label.split(":")[0];
+    const other = state.separate ? "" : `, windowed as ${PLAINEST} (assumed)`;
     return `${kernels}, acceptance ${source}${other}`;
   }
 
@@ -657,13 +661,13 @@
   }
   /* The first thing that is read: the word, the speedup, its range, with what. */
   function headline(found, at) {
-    const depth = AXES.depth[state.depth], drafts = found && found.word, box = byId("verdict");
+    const depth = found ? SYSTEMS[found.policy].levels[state.depth] : 0, drafts = found && found.word, box = byId("verdict");
     box.dataset.place = drafts ? WORDS.indexOf(found.word) : "none";
     byId("word").textContent = drafts ? found.word : found ? "nothing drafted" : said("no_room");
     byId("gain").textContent = drafts ? times(found.gain.expected) : "";
     byId("range").textContent = drafts ? range(found.gain) : "";
-    const source = state.moved ? "assumed" : native.source;
-    byId("with").textContent = drafts ? `with ${named(found.policy)} at depth ${depth}, accept length ${acceptLength(found.policy, depth).toFixed(2)} (${source})` : found ? "" : nothingFits(...at).replace(`${said("no_room")}: `, "");
+    const source = state.moved ? "assumed" : stated.source;
+    byId("with").textContent = drafts ? `with ${named(found.policy)} at depth ${depth}, accept length ${acceptLength(found.policy, state.context, state.depth).toFixed(2)} (${source})` : found ? "" : nothingFits(...at).replace(`${said("no_room")}: `, "");
     byId("gauge").hidden = !drafts;
     if (drafts) for (const [end, value] of Object.entries(found.gain)) byId("gauge").style.setProperty(`--${end}`, `${gaugeAt(value)}%`);
   }
@@ -677,12 +681,12 @@
     const a = DATA.acceptance, d = DATA.deployment, off = POLICIES.filter((policy) => !offers(policy));
     const labels = [
       `kernels: ${DATA.profile.label}`, `profile: ${DATA.profile.name}${DATA.profile.date && !DATA.profile.name.includes(DATA.profile.date) ? `, ${DATA.profile.date}` : ""}`, `engine: ${DATA.engine.label}`,
-      `acceptance: ${a.native.label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : "as native (assumed)"}`,
+      `acceptance: ${a[PLAINEST].label}`, `windowed acceptance: ${a.windowed ? a.windowed.label : `as ${PLAINEST} (assumed)`}`,
       `sink ${d.sink}, ${d.layout.join(", ")}, KV ${d.kv_element_bytes} B, draft KV ${d.draft_kv_element_bytes} B per element`,
     ];
     if (off.length) labels.push(`${said("not_here")} for this drafter: ${off.join(", ")}`);
     byId("labels").replaceChildren(...labels.map((text) => element("li", text)));
-    byId("rows").textContent = "Every point of the grid, every policy: whether the release has it and memory holds it, seconds, the five terms, break-even accept length, and the range of base step over step.";
+    byId("rows").textContent = "Every point of the grid, every system: whether the release has it and memory holds it, seconds, the five terms, break-even accept length, and the range of base step over step.";
   }
 
   // --- CSV -------------------------------------------------------------------------------------------------------

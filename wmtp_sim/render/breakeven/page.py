@@ -22,7 +22,7 @@ def breakeven_page(table: CostTable, start: Start, command: str = "") -> str:
         InputError: ``--context``, where the grid makes a page above `MAX_BYTES`.
     """
     parts = {
-        "STYLE": style() + _text("page.css"),
+        "STYLE": style(_colours(table)) + _text("page.css"),
         "PLOTLY": plotly(),
         "DATA": embedded(packed_document(table, start, command)),
         "SCRIPT": unpack_script() + _text("page.js"),
@@ -33,6 +33,10 @@ def breakeven_page(table: CostTable, start: Start, command: str = "") -> str:
         problem = f"a page of {size / 1e6:.1f} MB, at most {MAX_BYTES / 1e6:.0f} MB"
         raise InputError("--context x --depth x --window x --batch", problem, "narrow one of them")
     return page
+
+
+def _colours(table: CostTable) -> dict[str, tuple[str, str]]:
+    return {each.name: each.system.look.colours for each in table.estimate.systems}
 
 
 def _text(name: str) -> str:

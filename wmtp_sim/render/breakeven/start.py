@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from wmtp_sim.decide.acceptance import accept_length, alpha_from_accept_length, conditional_from_survival
+from wmtp_sim.decide.acceptance import accept_length, accepted, alpha_from_accept_length, conditional_from_survival
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.breakeven.table import AXES, CostTable, FloatArray
@@ -46,12 +46,13 @@ class Start:
         """The point's place on each axis."""
         return {name: table.axes[name].index(self.point[name]) for name in AXES}
 
-    def lengths(self, policy: str, depths: Sequence[int]) -> FloatArray:
-        """Mean tokens per step at each depth, bonus included, as the page has them before any slider moves."""
-        own = self.windowed is not None and policy != "native"
+    def lengths(self, table: CostTable, policy: str) -> FloatArray:
+        """Mean tokens per step, bonus included, as the page has them when it opens; [context, depth, 1, 1]."""
+        speculation, work = table.estimate.system(policy), table.estimate.work
+        own = self.windowed is not None and speculation.windowed
         stated = as_rates(self.windowed if own else self.acceptance, self.point["depth"])
-        rates = stated["rates"] or [stated["alpha"]] * max(depths)
-        return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(rates))])[list(depths)]
+        rates = ConditionalRates(stated["rates"]) if stated["rates"] else ConstantRate(stated["alpha"])
+        return accepted(rates, speculation, work.depth, work.context)
 
     def at_point(self, table: CostTable) -> Estimate:
         """The estimate of the opening point alone, with its acceptance."""
@@ -140,9 +141,9 @@ def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
 
 
 def _longest(table: CostTable, beside: Mapping[str, int]) -> int:
-    """The longest context at which native drafting fits with the other axes as given; the longest of all where none."""
+    """The longest context at which the plainest system fits with the other axes as given; the last where none does."""
     depth, window, batch = (table.axes[name].index(beside[name]) for name in AXES[1:])
-    fits = np.broadcast_to(table.fits("native"), table.shape)[:, depth, window, batch]
+    fits = np.broadcast_to(table.fits(table.policies[0]), table.shape)[:, depth, window, batch]
     return table.axes["context"][int(np.flatnonzero(fits)[-1]) if fits.any() else -1]
 
 

@@ -13,7 +13,6 @@ from wmtp_sim.decide.estimate import Estimate, StepCost
 from wmtp_sim.decide.ratio import Range
 from wmtp_sim.decide.verdict import base_over_step
 from wmtp_sim.errors import InputError
-from wmtp_sim.step.compose import Policy
 
 FloatArray = NDArray[np.float64]
 #: Axes of every array, in this order.
@@ -39,7 +38,7 @@ class CostTable:
                 raise ValueError(f"{name} needs rising values on axis {place} of {len(AXES)}")
         if not (work.depth > 0).any():
             raise InputError("--depth", "0 drafts nothing, so there is no break-even", "for example --depth 0:12")
-        if self.estimate.drafter is None:
+        if not self.estimate.systems:
             raise InputError("--drafter", "none drafts nothing", "mtp, eagle or a draft model")
 
     @property
@@ -54,19 +53,19 @@ class CostTable:
     @cached_property
     def costs(self) -> dict[str, StepCost]:
         """Cost of ``base`` and of every policy's step; a base step's where depth is 0."""
-        return {"base": self.estimate.base, **{str(name): each.cost for name, each in self.estimate.policies.items()}}
+        return {"base": self.estimate.base, **{name: each.cost for name, each in self.estimate.policies.items()}}
 
     @cached_property
-    def ratios(self) -> dict[Policy, Range]:
+    def ratios(self) -> dict[str, Range]:
         """Base step over each policy's step with its range: times an accept length, a speedup."""
         return {policy: base_over_step(self.estimate, policy) for policy in self.estimate.policies}
 
     @property
-    def policies(self) -> tuple[Policy, ...]:
-        """Draft KV policies, the plainest first."""
+    def policies(self) -> tuple[str, ...]:
+        """Systems, the plainest first."""
         return tuple(self.estimate.policies)
 
-    def offered(self, policy: Policy) -> bool:
+    def offered(self, policy: str) -> bool:
         """Whether the release has a policy for this drafter."""
         return offered(self.estimate, policy)
 
