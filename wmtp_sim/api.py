@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ def estimate(
     system: str | System | Sequence[str | System] = (),
     engine: str | Engine = "sglang",
     attention_backend: str | None = None,
-    accept_length: ArrayLike | None = None,
+    accept_length: ArrayLike | Mapping[str, float] | None = None,
     windowed_accept_length: ArrayLike | None = None,
     conditional: ArrayLike | None = None,
     survival: ArrayLike | None = None,
@@ -90,8 +90,8 @@ def estimate(
         engine: ``ideal``, ``sglang``, ``vllm``, or an engine file.
         attention_backend: the engine's own word, for every pass or by pass (``base=fa3,verify=triton,draft=triton``);
             what the release picks on the GPU otherwise.
-        accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token, rates per
-            position (last axis), or one constant conditional rate.
+        accept_length, conditional, survival, alpha: at most one; tokens per step with the bonus token (also by system:
+            ``{"native": 2.9, "dflash": 6.5}``), rates per position (last axis), or one constant conditional rate.
         windowed_accept_length: tokens per step of windowed drafts; the same acceptance as native ones otherwise.
         drafter: ``mtp``, ``eagle``, ``none``, a draft model, or a head's config; a system's own, else ``mtp``.
         weights, head_weights, draft_weights: storage formats of the target's linear layers, of lm_head and of the
@@ -141,8 +141,9 @@ def estimate(
     systems = speculations(asked, target, drafter, draft_weights, deep=depth is not None) if drafting else ()
     if depth is None and systems:
         work = replace(work, depth=_depth(systems))  # type: ignore[arg-type]
+    by_system = accept_length if isinstance(accept_length, Mapping) else None
     stated: dict[str, ArrayLike | None] = {
-        "accept_length": accept_length,
+        "accept_length": _of_first(by_system, systems) if by_system is not None else accept_length,  # type: ignore[dict-item]
         "conditional": conditional,
         "survival": survival,
         "alpha": alpha,
@@ -167,7 +168,7 @@ def estimate(
         systems=systems,
         acceptance=acceptance,
         windowed_acceptance=windowed,
-        own_acceptance=_own_acceptance(systems, work, acceptance_source, stated),
+        own_acceptance=_own_acceptance(systems, work, acceptance_source, stated, by_system or {}),
     )
     if attention_backend is not None:
         _refuse_idle_backends(found)
@@ -348,6 +349,17 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
     return profile if is_of(profile, device) else profile.transferred(ELSEWHERE, device.launch_slowdown)
 
 
+def _of_first(by_system: Mapping[str, float], systems: tuple[Speculation, ...]) -> float | None:
+    """The plainest system's accept length. Raises `InputError` (``--accept-length``) where some system has none."""
+    names = [each.name for each in systems]
+    lacking = [name for name in names if name not in by_system]
+    others = [name for name in by_system if name not in names]
+    if lacking or others:
+        problem = f"none for {lacking[0]}" if lacking else f"{others[0][:40]!r} is no system of this answer"
+        raise InputError("--accept-length", problem, f"one for each of {', '.join(names)}")
+    return by_system[names[0]] if names else None
+
+
 def _depth(systems: tuple[Speculation, ...]) -> int:
     """The depth of a deployment that states none: the plainest system's own, else the usual one."""
     return (systems[0].depth if systems else None) or USUAL_DEPTH
@@ -359,13 +371,20 @@ def _levels(systems: tuple[Speculation, ...], work: Workload) -> FloatArray:
 
 
 def _own_acceptance(
-    systems: tuple[Speculation, ...], work: Workload, source: Source, stated: dict[str, ArrayLike | None]
+    systems: tuple[Speculation, ...],
+    work: Workload,
+    source: Source,
+    stated: dict[str, ArrayLike | None],
+    by_system: Mapping[str, float],
 ) -> dict[str, Acceptance]:
     """The same statement for systems of another depth than the first; published rates of trees without one."""
     found: dict[str, Acceptance] = {}
     for each in systems:
         widths, rank = each.system.proposal.widths, each.system.acceptance.rank
-        if any(value is not None for value in stated.values()):
+        if each.name in by_system:
+            levels = _levels((each,), work)
+            found[each.name] = _acceptance(levels, source, accept_length=by_system[each.name])
+        elif any(value is not None for value in stated.values()):
             if np.any(each.levels(work.depth) != _levels(systems[:1], work)):
                 found[each.name] = _acceptance(_levels((each,), work), source, **stated)
         elif rank and widths:

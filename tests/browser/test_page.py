@@ -255,7 +255,7 @@ def check_said(page: Any, answer: Any) -> None:
     else:
         gain = f"{float(found.gain.expected):.2f}x"
         assert (shown["word"], shown["gain"], shown["range"]) == (found.only_word, gain, spread(found.gain))
-        assert f"with {named(found.only_policy)} at depth {int(answer.work.depth)}" in shown["with"]
+        assert f"with {named(answer, found.only_policy)} at depth {int(answer.work.depth)}" in shown["with"]
 
 
 SLOW = load_engine("sglang", ["host.step_s=0.03"])

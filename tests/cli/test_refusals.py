@@ -120,7 +120,7 @@ def test_other_flags(refused: Refused, flag: str, value: str, says: str) -> None
         ((*POINT, "--accept-length", "4", "--alpha", "0.5"), "--accept-length and --alpha: "),
         ((*POINT, "--survival", "1,1,1,1,1,1", "--conditional", "1,1,1,1,1,1"), "keep one"),
         ((*POINT, "--alpha", "70%"), "'--alpha'"),
-        ((*POINT, "--accept-length", "four"), "'--accept-length'"),
+        ((*POINT, "--accept-length", "four"), "--accept-length: 'four' is not a number"),
         ((*POINT, "--windw", "5"), "--window"),
         ((*POINT, "extra"), "unexpected"),
         (("estimate", "qwen3-8b", "--gpu", "h200"), "'--context'"),

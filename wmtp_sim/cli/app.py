@@ -35,6 +35,7 @@ from wmtp_sim.cli.options import (
     RoutingSkew,
     Sink,
     Survival,
+    SystemNames,
     Tp,
     Weights,
     Window,
@@ -78,13 +79,20 @@ def estimate(
     model: ModelName,
     gpu: GpuName,
     context: Annotated[str, typer.Option(help="Committed tokens: 1M, 128K, 4K,32K or 4K:1M (doubling).")],
-    depth: Annotated[str, typer.Option(help="Tokens drafted per step: 6 or 0:12. 0 is no speculation.")] = "3",
+    depth: Annotated[
+        str | None,
+        typer.Option(help="Tokens drafted per step: 6 or 0:12; 0 is none. As a system is made, else 3."),
+    ] = None,
     window: Window = "4032",
     sink: Sink = "64",
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together: 8 or 1:64 (doubling).")] = "1",
     accept_length: Annotated[
-        float | None,
-        typer.Option(help="Mean tokens per step, bonus included (SGLang accept len).", rich_help_panel=ACCEPTANCE),
+        list[str] | None,
+        typer.Option(
+            help="Mean tokens per step, bonus included (SGLang accept len); by system: NAME=2.8.",
+            metavar="NUMBER",
+            rich_help_panel=ACCEPTANCE,
+        ),
     ] = None,
     windowed_accept_length: WindowedAcceptLength = None,
     alpha: Alpha = None,
@@ -94,7 +102,8 @@ def estimate(
     engine: EngineName = "sglang",
     engine_set: EngineSet = None,
     attention_backend: AttentionBackend = None,
-    drafter: DrafterName = "mtp",
+    drafter: DrafterName = None,
+    system: SystemNames = None,
     weights: Weights = None,
     head_weights: HeadWeights = None,
     draft_weights: DraftWeights = None,
@@ -115,14 +124,14 @@ def estimate(
     """Cost of a speculative step, and what acceptance makes of it."""
     from wmtp_sim.api import estimate as estimate_deployment
     from wmtp_sim.catalog.engines import load_engine
-    from wmtp_sim.cli.ranges import counting, doubling, gridded, rates, whole
+    from wmtp_sim.cli.ranges import counting, doubling, gridded, lengths, rates, whole
     from wmtp_sim.errors import InputError
 
     source = checked_source(acceptance_source)
     contexts, depths, windows, batches = gridded(
         {
             "--context": doubling(context, "--context"),
-            "--depth": counting(depth, "--depth"),
+            "--depth": [0] if depth is None else counting(depth, "--depth"),
             "--window": doubling(window, "--window"),
             "--batch": doubling(batch, "--batch"),
         }
@@ -131,19 +140,20 @@ def estimate(
         model,
         gpu,
         context=contexts,
-        depth=depths,
+        depth=None if depth is None else depths,
         window=windows,
         sink=whole(sink, "--sink"),
         batch=batches,
         engine=load_engine(engine, engine_set or ()),
         attention_backend=attention_backend,
-        accept_length=accept_length,
+        accept_length=lengths(accept_length or ()),
         windowed_accept_length=windowed_accept_length,
         conditional=rates(conditional, "--conditional"),
         survival=rates(survival, "--survival"),
         alpha=alpha,
         acceptance_source=source,
         drafter=drafter,
+        system=system or (),
         weights=weights,
         head_weights=head_weights,
         draft_weights=draft_weights,
@@ -217,6 +227,24 @@ def gpus(as_json: JsonFlag = False) -> None:
         _print_json(gpu_documents())
         return
     print_gpus(_console())
+
+
+@app.command()
+def systems(
+    name: Annotated[str | None, typer.Argument(help="One system, or its TOML file; all otherwise.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the systems, or show one: what drafts, over which cache, in how many passes, and what of it is assumed."""
+    from wmtp_sim.catalog.systems import load_system, shipped_systems
+    from wmtp_sim.render.systems import print_system, print_systems, system_document
+
+    if as_json:
+        known = shipped_systems().values() if name is None else [load_system(name)]
+        _print_json({"schema": "wmtp-systems/1", "systems": [system_document(each) for each in known]})
+    elif name is None:
+        print_systems(_console())
+    else:
+        print_system(load_system(name), _console())
 
 
 engines_app = typer.Typer(help="The engine definitions.", invoke_without_command=True)

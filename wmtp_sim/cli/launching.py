@@ -127,7 +127,7 @@ def _kept_backends(served: ServerDeployment, engine: Engine) -> dict[str, str]:
 
 
 def with_formats(
-    started: Started, weights: str | None, head_weights: str | None, draft_weights: str | None, drafter: str
+    started: Started, weights: str | None, head_weights: str | None, draft_weights: str | None, drafter: str | None
 ) -> Started:
     """A server with the formats and the drafter that options state, said as far as flags can say them."""
     head = {"--head-weights": head_weights, "--draft-weights": draft_weights}
@@ -137,7 +137,7 @@ def with_formats(
     unsaid = [f"no flag says {flag} {stated}: the checkpoint does" for flag, stated in head.items() if stated]
     if weights is not None and word is None:
         unsaid.insert(0, f"no flag of {_release(started)} converts this checkpoint's weights to {weights} (--weights)")
-    if drafter not in ("mtp", "none"):
+    if drafter not in (None, "mtp", "none"):
         unsaid.append(f"where the checkpoint of --drafter {drafter} lies is not stated")
     return replace(started, unsaid=unsaid[0] if unsaid else "")
 

@@ -51,7 +51,18 @@ AttentionBackend = Annotated[
         show_default=False,
     ),
 ]
-DrafterName = Annotated[str, typer.Option(help="mtp, eagle, or a draft model.", rich_help_panel=DEPLOYMENT)]
+DrafterName = Annotated[
+    str | None,
+    typer.Option(
+        help="mtp, eagle, a draft model, or a head's config; a system's own, else mtp.",
+        rich_help_panel=DEPLOYMENT,
+        show_default=False,
+    ),
+]
+SystemNames = Annotated[
+    list[str] | None,
+    typer.Option("--system", help="How to speculate (wmtp systems), or a TOML file; several times.", metavar="NAME"),
+]
 Weights = Annotated[str | None, typer.Option(help="Format of the target's linear layers.", rich_help_panel=DEPLOYMENT)]
 HeadWeights = Annotated[str | None, typer.Option(help="Format of lm_head.", rich_help_panel=DEPLOYMENT)]
 DraftWeights = Annotated[

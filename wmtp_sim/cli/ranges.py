@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,3 +156,19 @@ def _ends(text: str, flag: str) -> tuple[int, int]:
     if low > high:
         raise InputError(flag, f"{text[:40]!r} runs backwards", f"write {flag} {parts[1]}:{parts[0]}")
     return low, high
+
+
+def lengths(texts: Sequence[str]) -> float | dict[str, float] | None:
+    """Accept lengths: one number for all systems, or ``NAME=NUMBER`` for each. Raises `InputError`."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            found[name if equals else ""] = float(number)
+        except ValueError:
+            raise InputError(
+                "--accept-length", f"{text[:40]!r} is not a number", "3.2, or by system: ring=2.8"
+            ) from None
+    if "" in found and len(texts) > 1:
+        raise InputError("--accept-length", "is given more than once", "one number, or NAME=NUMBER for each system")
+    return found.get("", found) if found else None

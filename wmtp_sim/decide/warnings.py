@@ -13,6 +13,7 @@ from wmtp_sim.decide.attention import unserved, unsplit, uses
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.evidence import assumed_kernels
 from wmtp_sim.decide.memory import Memory
+from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe, has_attention
 from wmtp_sim.spec.system import Speculation
 from wmtp_sim.units import about_tokens
@@ -112,8 +113,12 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
     yield from _context(estimate)
     if estimate.systems and np.any(estimate.work.depth > 0):
         yield from _acceptance(estimate)
-        yield from _window(estimate)
-        yield from _drafter(estimate)
+        yield from _release(estimate)
+        if estimate.drafter is not None:
+            yield from _window(estimate)
+        yield from _notes(estimate)
+        yield from _drafters(estimate)
+        yield from _systems(estimate)
     yield from _layout(estimate)
     yield from _backends(estimate)
     yield from _pricing(estimate)
@@ -180,7 +185,9 @@ def _acceptance(estimate: Estimate) -> Iterator[Finding]:
     if length is None:
         yield _of_acceptance("no-acceptance")
         return
-    if estimate.windowed_acceptance is None and estimate.drafter is not None and estimate.drafter.windowable:
+    bounded = [each for each in estimate.systems if each.windowed and each.system.drafters[0] != "self"]
+    windowable = estimate.drafter is not None and estimate.drafter.windowable
+    if estimate.windowed_acceptance is None and windowable and bounded and len(estimate.systems) > len(bounded):
         yield _of_acceptance("same-acceptance")
     if estimate.acceptance is not None and estimate.acceptance.source == "assumed":
         yield _of_acceptance("acceptance-assumed")
@@ -198,13 +205,10 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
     windowed = [each for each in estimate.systems if each.system.window_matters]
     if not drafter.windowable:
         text = f"{drafter.name} attends a window of its own already: {_listed(windowed)} change nothing"
-        yield Finding("draft-already-windowed", text, among=drafting)
+        if windowed:
+            yield Finding("draft-already-windowed", text, among=drafting)
         return
-    missing = [each.name for each in estimate.systems if each.name not in engine.offers]
-    if missing:
-        text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
-        yield Finding("policy-not-in-engine", text, among=drafting)
-    if any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in drafter.mixers):
+    if windowed and any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in drafter.mixers):
         text = "the draft head uses latent attention, which the merged window flag does not cover: what-if"
         yield Finding("mla-draft-not-covered", text, among=drafting)
     narrow = [each for each in windowed if not each.system.cache.bounded_everywhere and not each.system.proposal.widths]
@@ -223,22 +227,60 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
     if not engine.windows(choice):
         text = f"drafts on {choice.draft} ignore the window: it takes {' or '.join(engine.window_backends)}"
         yield Finding("window-inert-backend", text, among=drafting)
+
+
+def _release(estimate: Estimate) -> Iterator[Finding]:
+    """What the release lacks of what is priced."""
+    engine, drafter, drafting = estimate.engine, estimate.drafter, estimate.work.depth > 0
+    inert = drafter is not None and not drafter.windowable
+    missing = [
+        each.name for each in estimate.systems if each.name not in engine.offers and not (inert and each.windowed)
+    ]
+    if missing:
+        text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
+        yield Finding("policy-not-in-engine", text, among=drafting)
+
+
+def _notes(estimate: Estimate) -> Iterator[Finding]:
+    """What a person must know of the release on this GPU; of windows, where some system has one that matters."""
+    engine, drafter = estimate.engine, estimate.drafter
+    choice = engine.attention_on(estimate.machine.gpu.architecture, estimate.work.draft_kv_bytes)
+    windowed = any(each.system.window_matters for each in estimate.systems)
+    windowed = windowed and "draft" not in choice.by_hand and drafter is not None and drafter.windowable
     for note in engine.notes:
-        if note.concerns(architecture) and not (note.window and "draft" in choice.by_hand):
-            yield Finding("engine-note", note.text, among=drafting)
+        if note.concerns(estimate.machine.gpu.architecture) and (windowed or not note.window):
+            yield Finding("engine-note", note.text, among=estimate.work.depth > 0)
 
 
 def _listed(systems: Sequence[Speculation], phrase: bool = False) -> str:
     return " and ".join(each.system.look.phrase if phrase else each.name for each in systems)
 
 
-def _drafter(estimate: Estimate) -> Iterator[Finding]:
-    assert estimate.drafter is not None
+def _systems(estimate: Estimate) -> Iterator[Finding]:
+    """What a system's file assumed, and whether its output is the target's own."""
+    drafting = estimate.work.depth > 0
+    for each in estimate.systems:
+        own = each.drafter.note if each.drafter is not None else ""
+        for line in each.system.assumed:
+            if line not in own:
+                yield Finding("system-assumed", f"{each.name}: {line}", among=drafting)
+    lossy = [each for each in estimate.systems if not each.system.lossless]
+    if lossy:
+        text = f"{_listed(lossy)}: the output is not the target's own, and is not ranked with systems that keep it"
+        yield Finding("not-lossless", text, among=drafting)
+
+
+def _drafters(estimate: Estimate) -> Iterator[Finding]:
+    for drafter in {id(d): d for each in estimate.systems for d in each.drafters}.values():
+        yield from _drafter(estimate, drafter)
+
+
+def _drafter(estimate: Estimate, drafter: Drafter) -> Iterator[Finding]:
     depth = estimate.work.depth
-    if estimate.drafter.note:
-        yield Finding("drafter-assumed", estimate.drafter.note, among=depth > 0)
-    copies = estimate.drafter.resident_copies
-    if copies > 1:
+    if drafter.note:
+        yield Finding("drafter-assumed", drafter.note, among=depth > 0)
+    copies = drafter.resident_copies
+    if copies > 1 and drafter.kind != "heads":
         one_each = f"the checkpoint has {copies} separate heads, one per drafted token"
         priced = "each is priced as a pass over all verified rows (assumed)"
         reused = f"{one_each} and reused beyond; {priced}"
