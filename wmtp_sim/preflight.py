@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.launch import LaunchLine, launch_line
 from wmtp_sim.catalog.models import hub_name, load_model
 from wmtp_sim.catalog.rules import load_rules, read_checkpoint
+from wmtp_sim.catalog.systems import load_system, shipped_systems
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.preflight import Case, Trap, traps
 from wmtp_sim.errors import InputError
@@ -52,6 +54,7 @@ def preflight(
     weights: str | None = None,
     kv_pool_tokens: int | None = None,
     random_data: bool = False,
+    system: Sequence[str] = (),
     engine: str | Engine | None = None,
     profile: str | Profile | None = None,
     **acceptance: Any,
@@ -67,6 +70,7 @@ def preflight(
         weights: as `estimate` takes it; by default what the deployment's quantisation converts to.
         kv_pool_tokens: what the engine logged as its KV pool.
         random_data: whether the acceptance was measured on random tokens.
+        system: as `estimate` takes it; by default what the deployment's method is here.
         engine: for a deployment whose engine was loaded already, with changes.
         acceptance: as `estimate` takes it: ``accept_length``, ``alpha``, ``survival``, ``conditional``.
 
@@ -85,17 +89,22 @@ def preflight(
     reference = hub_name(reference) if isinstance(reference, str) else reference
     target = load_model(reference) if isinstance(reference, str) else reference
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    drafter, problem = _drafter(stated, target)
+    drafter, named, problem = _drafter(stated, target)
+    asked = list(system) or named
+    drafting = bool(drafter or asked)
+    if own := next((each for each in map(load_system, asked) if not each.plain_chain), None):
+        stated = stated.model_copy(update={"method": own.name})
     priced = estimate(
         target,
         device,
         context=context if context is not None else stated.context or target.max_context,
         batch=batch,
         weights=weights or converted_weights(stated, known, target),
-        drafter=drafter or "mtp",
+        drafter=drafter or None,
+        system=asked if drafting else (),
         profile=profile,
-        **_stated_sizes(stated, known.engine, drafting=bool(drafter)),
-        **(acceptance if drafter else {}),
+        **_stated_sizes(stated, known.engine, drafting),
+        **(acceptance if drafting else {}),
     )
     book = load_rules()
     case = Case(
@@ -113,12 +122,13 @@ def preflight(
         refused=tuple(line.refused),
         unpriced=unpriced,
         checkpoint=_checkpoint(reference if isinstance(reference, str) else stated.model),
-        unpriced_drafter=problem,
+        unpriced_drafter="" if asked else problem,
         unpriced_backends=tuple(with_known_backends(known.engine, stated.backends)[1]),
         kv_pool_tokens=kv_pool_tokens,
         random_data=random_data,
     )
-    launch = None if isinstance(deployment, Command) else _launch(stated, known, device)
+    chains = all(each.system.plain_chain for each in priced.systems)
+    launch = _launch(stated, known, device) if chains and not isinstance(deployment, Command) else None
     return Preflight(stated, priced, traps(case, book), launch)
 
 
@@ -127,7 +137,7 @@ def _stated_sizes(stated: ServerDeployment, engine: Engine, drafting: bool) -> d
     that is looked at."""
     memory = {} if stated.memory_fraction is None else {"memory_fraction": stated.memory_fraction}
     return {
-        "depth": stated.depth if drafting else 0,
+        "depth": (stated.depth or None) if drafting else 0,
         "window": stated.window or PAPER_WINDOW,
         "sink": PAPER_SINK if stated.window is None else stated.sink or 0,
         "engine": with_known_backends(engine, stated.backends)[0].model_copy(update=memory),
@@ -159,20 +169,37 @@ def _launch(stated: ServerDeployment, known: Vocabulary, gpu: Gpu) -> LaunchLine
         raise
 
 
-def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, str]:
-    """What ``--drafter`` would say of a deployment, and why nothing where its drafter cannot be priced."""
+def _drafter(stated: ServerDeployment, target: Model) -> tuple[str, list[str], str]:
+    """What ``--drafter`` and ``--system`` would say of a deployment, and why nothing where it cannot be priced."""
     if not stated.chain:
-        return "", stated.method
+        return _other_system(stated, target)
     if stated.depth == 0:
-        return "", ""
+        return "", [], ""
     if stated.method == "mtp" and stated.draft_model in (None, stated.model):
-        return ("mtp", "") if target.mtp is not None else ("", "")
+        return ("mtp" if target.mtp is not None else ""), [], ""
     if stated.method == "eagle" and stated.draft_model is None:
-        return "", ""
+        return "", [], ""
     if stated.draft_model is None:
-        return "", "a draft model that is not named"
+        return "", [], "a draft model that is not named"
     try:
         load_drafter(hub_name(stated.draft_model), target)
     except InputError as error:
-        return ("eagle", "") if stated.method == "eagle" and error.field == "--drafter" else ("", error.problem)
-    return hub_name(stated.draft_model), ""
+        unread = stated.method == "eagle" and error.field == "--drafter"
+        return ("eagle", [], "") if unread else ("", [], error.problem)
+    return hub_name(stated.draft_model), [], ""
+
+
+def _other_system(stated: ServerDeployment, target: Model) -> tuple[str, list[str], str]:
+    """A way to draft that is a system here: with the head's config where it can be read, else as published."""
+    name = stated.method.lower().replace("_", "-")
+    known = shipped_systems()
+    if name not in known:
+        return "", [], stated.method
+    if stated.window is not None:  # the same drafter over a window
+        alike = (each for each in known.values() if each.standard and each.drafters == known[name].drafters)
+        name = next((each.name for each in alike if each.window_matters), name)
+    try:
+        load_drafter(hub_name(stated.draft_model or ""), target)
+    except InputError:
+        return "", [name], ""
+    return hub_name(stated.draft_model or ""), [name], ""

@@ -15,7 +15,7 @@ from wmtp_sim.spec.drafter import Drafter, DrafterKind
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.model import Model
 from wmtp_sim.spec.network import network_drafter, own_drafter, self_drafter
-from wmtp_sim.spec.system import Generation, Speculation, System
+from wmtp_sim.spec.system import Speculation, System
 
 SCHEMA = "wmtp-system/1"
 FLAG = "--system"
@@ -37,10 +37,10 @@ def standard_systems(kind: DrafterKind) -> list[System]:
 
 
 def windows_drafts(engine: Engine) -> bool:
-    """Whether a flag of a release windows drafts: no release has one for a cache that gives memory back."""
+    """Whether a flag of a release windows a trained head: none does so for a cache that gives memory back."""
     known = shipped_systems()
     offered = [known[name] for name in engine.offers if name in known]
-    return any(each.window_matters and each.cache.held == "all" for each in offered)
+    return any(each.window_matters and each.cache.held == "all" and "mtp" in each.drafters for each in offered)
 
 
 def load_system(reference: str) -> System:
@@ -82,37 +82,33 @@ def speculations(
         raise InputError(FLAG, f"{len(named)} systems", f"at most {MOST} at once")
     if len({each.name for each in named}) < len(named):
         raise InputError(FLAG, "names a system twice", "each once")
-    if not named:
+    shared = None
+    if drafter is not None or not named or any(each.network.of == "drafter" for each in named):
         shared = load_drafter("mtp" if drafter is None else drafter, target, draft_weights)
         assert shared is not None
-        return tuple(_speculation(each, target, shared, deep) for each in standard_systems(shared.kind))
-    found = tuple(_bound(each, target, drafter, draft_weights, deep) for each in named)
+        named = named or standard_systems(shared.kind)
+        if not any(shared.kind in each.drafters for each in named):
+            problem = f"{shared.name} cannot draft in {named[0].name}"
+            raise InputError("--drafter", problem, "another drafter, or none where the system has its own")
+    found = tuple(_speculation(each, target, _drafter(each, target, shared, draft_weights), deep) for each in named)
     if len({each.system.generation for each in found}) > 1:
         raise InputError(FLAG, "these targets do not generate alike", "systems of one kind of target at once")
     return found
 
 
-def generation_of(systems: tuple[Speculation, ...]) -> Generation:
-    """How the target of some systems generates by itself."""
-    return systems[0].system.generation if systems else Generation()
-
-
-def _bound(system: System, target: Model, drafter: str | None, draft_weights: str | None, deep: bool) -> Speculation:
-    """One system with its drafter: what ``--drafter`` names, what the file states of its own, or the target itself."""
+def _drafter(system: System, target: Model, shared: Drafter | None, draft_weights: str | None) -> Drafter | None:
+    """Who drafts in a system: the deployment's drafter where it can, else the file's own, the target, or nobody."""
     network = system.network
     if network.of == "none":
-        return _speculation(system, target, None, deep)
+        return None
     if network.of == "target":
-        return _speculation(system, target, self_drafter(network, target), deep)
-    if network.of == "own" and drafter is None:
-        return _speculation(system, target, own_drafter(system, target, draft_weights), deep)
-    found = load_drafter("mtp" if drafter is None else drafter, target, draft_weights)
-    assert found is not None
-    if found.kind not in system.drafters:
-        problem = f"{found.name} cannot draft in {system.name}"
-        hint = "drop --drafter" if network.of == "own" else "another --system or --drafter"
-        raise InputError("--drafter", problem, hint)
-    return _speculation(system, target, found, deep)
+        return self_drafter(network, target)
+    if shared is not None and shared.kind in system.drafters:
+        return shared
+    if network.of == "own":
+        return own_drafter(system, target, draft_weights)
+    problem = f"{shared.name if shared else 'nobody'} cannot draft in {system.name}"
+    raise InputError("--drafter", problem, f"a drafter of {' or '.join(system.drafters)}, or another system")
 
 
 def _speculation(system: System, target: Model, drafter: Drafter | None, deep: bool) -> Speculation:

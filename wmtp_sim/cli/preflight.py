@@ -19,6 +19,7 @@ from wmtp_sim.cli.options import (
     Kv,
     ProfileName,
     Survival,
+    SystemNames,
     Weights,
 )
 from wmtp_sim.errors import InputError
@@ -40,6 +41,7 @@ def preflight(
         str | None, typer.Option(help="sglang, sglang@26.06, vllm, vllm@0.26; a command says which by itself.")
     ] = None,
     engine_set: EngineSet = None,
+    system: SystemNames = None,
     context: Annotated[str | None, typer.Option(help="Tokens asked about; the longest served otherwise.")] = None,
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
     depth: Annotated[
@@ -85,6 +87,7 @@ def preflight(
     from wmtp_sim.catalog.commands import read_command
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.flags import load_grammar
+    from wmtp_sim.catalog.systems import load_system
     from wmtp_sim.cli.ranges import rates
     from wmtp_sim.preflight import preflight as look
 
@@ -121,7 +124,8 @@ def preflight(
         loading = {ours: word for word, ours in load_grammar(chosen.name).words["quantization"].items()}
         if weights in loading:
             stated["quantization"] = loading[weights]
-        subject = _deployment(model, chosen.name, asked, stated)
+        usual = {"depth": (load_system(system[0]).proposal.depth if system else None) or 3}
+        subject = _deployment(model, chosen.name, asked, usual | stated)
     found = look(
         subject,
         gpu,
@@ -131,6 +135,7 @@ def preflight(
         weights=weights,
         kv_pool_tokens=_whole(kv_pool_tokens, "--kv-pool-tokens"),
         random_data=random_data,
+        system=system or (),
         engine=chosen,
         profile=profile,
         accept_length=accept_length,
@@ -161,7 +166,7 @@ def _deployment(model: str, engine: str, context: int | None, stated: dict[str, 
     """The deployment that options state. Raises `InputError` naming the option at fault."""
     from wmtp_sim.cli.launching import stated_deployment
 
-    fields = {"depth": 3} | stated | {"model": model, "engine": engine, "context": context}
+    fields = stated | {"model": model, "engine": engine, "context": context}
     if "window" in stated:
         fields.setdefault("sink", 64)
     return stated_deployment(fields, "preflight")

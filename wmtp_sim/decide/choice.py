@@ -30,10 +30,10 @@ def offered(estimate: Estimate, policy: str) -> bool:
     """
     engine, speculation = estimate.engine, estimate.system(policy)
     if not speculation.windowed:
-        return policy in engine.offers
+        return engine.has(policy)
     reached = windows_reach(speculation.drafter) or engine.ideal
     choice = engine.attention_on(estimate.machine.gpu.architecture, estimate.work.draft_kv_bytes)
-    return policy in engine.offers and reached and engine.windows(choice)
+    return engine.has(policy) and reached and engine.windows(choice)
 
 
 def ranked(systems: tuple[Speculation, ...], name: str) -> bool:

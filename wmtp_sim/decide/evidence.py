@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.spec.drafter import DrafterKind
+from wmtp_sim.spec.drafter import Drafter, DrafterKind
 from wmtp_sim.spec.engine import MeasuredSteps
 from wmtp_sim.spec.precision import KV_BYTES
 
@@ -44,13 +44,14 @@ def _apart(estimate: Estimate) -> list[str]:
     measured, gpu, ranks = estimate.engine.measured, estimate.machine.gpu.name, estimate.work.layout.ranks
     if not measured:
         return [""]
-    kind = estimate.drafter.kind if estimate.drafter else measured[0].drafters[0]
     alike = {
         f"on {gpu}": any(each.gpu == gpu for each in measured),
         f"over {ranks} GPUs": any(ranks in each.ranks for each in measured),
-        f"with {DRAFTERS[kind]}": any(kind in each.drafters for each in measured),
     }
+    alike |= {f"with {DRAFTERS[kind]}": any(kind in m.drafters for m in measured) for kind in _kinds(estimate)}
     apart = [words for words, there in alike.items() if not there]
+    others = [each.name for each in estimate.systems if not each.system.plain_chain]
+    apart += [f"speculating as {' or '.join(others)}"] if others else []
     layers = sorted(_layers(estimate) - {kind for each in measured for kind in each.layers})
     formats = sorted(_formats(estimate) - {name for each in measured for name in each.formats})
     apart += [f"with layers of {' and '.join(layers)}"] if layers else []
@@ -59,16 +60,25 @@ def _apart(estimate: Estimate) -> list[str]:
     return apart or ([] if _speaking(estimate) else ["like this one"])
 
 
+def _drafters(estimate: Estimate) -> list[Drafter]:
+    return [drafter for each in estimate.systems for drafter in each.drafters]
+
+
+def _kinds(estimate: Estimate) -> list[DrafterKind]:
+    """Who drafts, each kind once, the plainest first."""
+    return list(dict.fromkeys(drafter.kind for drafter in _drafters(estimate)))
+
+
 def _layers(estimate: Estimate) -> set[str]:
-    """Kinds of token mixers and MLPs of target and drafter."""
-    blocks = (*estimate.model.blocks, *(estimate.drafter.blocks if estimate.drafter else ()))
+    """Kinds of token mixers and MLPs of target and drafters."""
+    blocks = (*estimate.model.blocks, *(block for each in _drafters(estimate) for block in each.blocks))
     return {part.kind for block in blocks for part in (*block.mixers, *block.channels)}
 
 
 def _formats(estimate: Estimate) -> set[str]:
     """How the target's layers, their caches and the drafter are stored."""
     target, work = estimate.model.precision.target, estimate.work
-    groups = [target, *([estimate.drafter.formats] if estimate.drafter else [])]
+    groups = [target, *(each.formats for each in _drafters(estimate))]
     stored = {getattr(each, group) for each in groups for group in ("attention", "linear_mixer", "mlp", "expert")}
     narrow = min(work.kv_bytes, work.draft_kv_bytes) <= KV_BYTES["fp8"]
     return stored | ({"an fp8 cache"} if narrow else set())
@@ -95,15 +105,16 @@ def off_by(estimate: Estimate) -> float:
 def _speaking(estimate: Estimate) -> MeasuredSteps | None:
     """The measured steps that are like the estimate's: on that GPU, over so many ranks, with such a drafter."""
     gpu, ranks = estimate.machine.gpu.name, estimate.work.layout.ranks
-    kind = estimate.drafter.kind if estimate.drafter else "mtp"
+    kinds = set(_kinds(estimate))
     alike = (each for each in estimate.engine.measured if each.gpu == gpu and ranks in each.ranks)
-    return next((each for each in alike if kind in each.drafters and _like(estimate, each)), None)
+    return next((each for each in alike if kinds <= set(each.drafters) and _like(estimate, each)), None)
 
 
 def _like(estimate: Estimate, measured: MeasuredSteps) -> bool:
-    """Whether an estimate has the layers, formats and backends of measured steps."""
+    """Whether an estimate's systems are chains with the layers, formats and backends of measured steps."""
     stored = _formats(estimate) <= set(measured.formats)
-    return stored and _layers(estimate) <= set(measured.layers) and not _by_hand(estimate)
+    chains = all(each.system.plain_chain for each in estimate.systems)
+    return stored and chains and _layers(estimate) <= set(measured.layers) and not _by_hand(estimate)
 
 
 def assumed_kernels(estimate: Estimate) -> list[str]:

@@ -233,9 +233,8 @@ def _release(estimate: Estimate) -> Iterator[Finding]:
     """What the release lacks of what is priced."""
     engine, drafter, drafting = estimate.engine, estimate.drafter, estimate.work.depth > 0
     inert = drafter is not None and not drafter.windowable
-    missing = [
-        each.name for each in estimate.systems if each.name not in engine.offers and not (inert and each.windowed)
-    ]
+    matter = [each.name for each in estimate.systems if not (inert and each.windowed)]
+    missing = [name for name in matter if not engine.has(name)]
     if missing:
         text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
         yield Finding("policy-not-in-engine", text, among=drafting)

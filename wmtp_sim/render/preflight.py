@@ -83,7 +83,11 @@ def _understood(stated: ServerDeployment, estimate: Estimate) -> str:
     """The deployment in a line."""
     parts = [f"context {tokens(float(estimate.work.context))}", f"batch {int(estimate.work.batch)}"]
     chain = f"depth {stated.depth} ({stated.rows} rows verified)" if stated.depth else "no speculation"
-    parts.append(chain if stated.chain else f"{stated.method}, which is not priced")
+    if not stated.chain and estimate.systems:
+        priced = estimate.systems[0]
+        parts.append(f"{priced.name} of {int(priced.levels(estimate.work.depth))} tokens")
+    else:
+        parts.append(chain if stated.chain else f"{stated.method}, which is not priced")
     if stated.window is not None:
         parts.append(f"window {stated.window:,} + sink {stated.sink or 0:,}")
     backend = stated.draft_attention_backend if stated.depth else None

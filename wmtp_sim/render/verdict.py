@@ -59,7 +59,9 @@ def _pays(estimate: Estimate) -> list[str]:
     found = verdict_of(estimate)
     policy, word = found.only_policy, found.only_word
     if policy is None or word is None:
-        return [said("nothing_fits")]
+        if any(offered(estimate, each.name) for each in estimate.systems):
+            return [said("nothing_fits")]
+        return [said("nothing_offered", engine=f"{estimate.engine.name} {estimate.engine.version}")]
     depth = int(estimate.policies[policy].depth)
     gain = said("gain", times=times(float(found.gain.expected)), range=spread(found.gain))
     slots = {"word": word, "depth": depth, "gain": gain}

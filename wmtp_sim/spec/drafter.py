@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from wmtp_sim.spec.base import Count, Size, Spec
-from wmtp_sim.spec.model import Attention, Block, Mixer, Mlp, Model, Projection
+from wmtp_sim.spec.model import Block, Mixer, Model, Projection
 from wmtp_sim.spec.precision import GroupFormats
 
 #: What a drafter is, which decides the systems that it can draft in: a head trained with the target, a head on its
@@ -33,10 +33,13 @@ class Drafter(Spec):
         embedding_rows: rows of an embedding of its own; 0 looks tokens up in the target's.
         state_dtype_bytes: width of a draft model's recurrent states.
         resident_copies: separate heads that lie in memory, one per drafted token; 1 is a head reused for all.
-        block: rows of a pass that proposes a block, as it was trained; 0 where it proposes one token.
+        block: tokens of a block as it was trained, the last committed one (its anchor) and all drafted ones; 0 where it
+            proposes one token, or its config states no length.
+        samples_anchor: whether the anchor's row proposes a token, too, so that a pass has one row less than ``block``.
         micro: matrices multiplied once per token of a block, one token after the other.
         of_target: whether its layers are the target's own, so that they lie in memory once.
         kept: share of its layers that a pass runs.
+        max_positions: up to which it was built, as its own config states; 0 where nothing is stated.
         note: what was assumed about it, for people.
     """
 
@@ -55,9 +58,11 @@ class Drafter(Spec):
     resident_copies: Size = 1
     shares_index_across_steps: bool = False
     block: Count = 0
+    samples_anchor: bool = False
     micro: tuple[Projection, ...] = ()
     of_target: bool = False
     kept: float = Field(default=1.0, gt=0, le=1)
+    max_positions: Count = 0
     note: str = ""
 
     @property
@@ -105,56 +110,5 @@ def model_drafter(draft: Model) -> Drafter:
         state_dtype_bytes=draft.state_dtype_bytes,
         own_lm_head=not draft.tied_embeddings,
         embedding_rows=draft.vocab,
-    )
-
-
-def eagle3_drafter(
-    target: Model,
-    attention: Attention,
-    inner: int,
-    draft_vocab: int,
-    hidden: int | None = None,
-    name: str = "EAGLE-3 head",
-    note: str = "",
-) -> Drafter:
-    """An EAGLE-3 head: three target hidden states are fused per committed token; one layer reads [embedding, hidden].
-
-    The layer's q, k, v take 2h inputs: the second half of each is stated as a projection of its own. The head has its
-    own (usually reduced) vocabulary matrix. It shares the target's embedding, unless it is narrower (``hidden``) and
-    needs one of its own width. Structure: EAGLE-3, arXiv 2503.01840.
-    """
-    hidden = hidden or target.hidden
-    kv_width = attention.kv_heads * (attention.head_dim + attention.v_head_dim)
-    return Drafter(
-        kind="eagle",
-        name=name,
-        hidden=hidden,
-        vocab=draft_vocab,
-        blocks=(Block(mixers=(attention,), channels=(Mlp(inner=inner),), norms=3),),
-        projections=(
-            Projection(name="fuse_proj", k=3 * target.hidden, n=hidden, every_step=False),
-            Projection(name="qkv_embedding_half", k=hidden, n=attention.q_heads * attention.head_dim + kv_width),
-        ),
-        norms=1,
-        own_lm_head=True,
-        embedding_rows=0 if hidden == target.hidden else target.vocab,
-        note=note,
-    )
-
-
-def eagle1_drafter(target: Model, attention: Attention, inner: int, bias: bool) -> Drafter:
-    """An EAGLE-1 head: every pass fuses [embedding, hidden] to h, runs one layer, and reads the target's lm_head.
-
-    The layer has no norm before its attention, and none follows it. Structure: EAGLE, arXiv 2401.15077.
-    """
-    return Drafter(
-        kind="eagle",
-        name=f"EAGLE-1 head of {target.name}",
-        hidden=target.hidden,
-        vocab=target.vocab,
-        blocks=(Block(mixers=(attention,), channels=(Mlp(inner=inner),), norms=1),),
-        projections=(Projection(name="fuse_proj", k=2 * target.hidden, n=target.hidden),),
-        norms=0,
-        extra_params=target.hidden if bias else 0,
-        formats=GroupFormats(lm_head=target.precision.target.lm_head),
+        max_positions=draft.max_context if draft.rope else 0,
     )

@@ -326,6 +326,10 @@ class Engine(Spec):
     measured: tuple[MeasuredSteps, ...] = ()
     sources: dict[str, str]
 
+    def has(self, system: str) -> bool:
+        """Whether the release can run a system."""
+        return self.ideal or system in self.offers
+
     def source_of(self, path: str) -> str:
         """Where a value comes from: the source of its path, or of the longest path that it lies under."""
         return source_among(self.sources, path)

@@ -151,7 +151,9 @@
     return said("no_room_here", { needed: gigabytes(needed(...at)), usable: gigabytes(usable) });
   }
   /* Why nothing that the release has can run: what the smallest of it needs. */
+  const notOffered = () => said("nothing_offered", { engine: DATA.engine.name });
   function nothingFits(...at) {
+    if (!OFFERED.length) return notOffered();
     const needs = (policy) => MEMORY[policy].needed(...at);
     return noRoom(OFFERED.reduce((one, other) => (needs(other) < needs(one) ? other : one)), ...at);
   }
@@ -173,7 +175,7 @@
   }
   function pays(...at) {
     const found = verdict(...at);
-    if (!found) return [said("nothing_fits")];
+    if (!found) return [OFFERED.length ? said("nothing_fits") : notOffered()];
     const { policy } = found, depth = SYSTEMS[policy].levels[at[1]], place = WORDS.indexOf(found.word);
     const slots = { word: found.word, depth, policy: named(policy), gain: said("gain", { times: times(found.gain.expected), range: range(found.gain) }) };
     const beside = policy === PLAINEST ? "" : said("beside_plainest", { plainest: PLAINEST, times: times(speedup(PLAINEST, ...at)) });
