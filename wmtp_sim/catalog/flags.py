@@ -303,7 +303,7 @@ _ARTICLES = {
     "text": "a text",
     "integer": "a whole number",
     "number": "a number",
-    "flag": "true or false",
+    "boolean": "true or false",
     "json": "an object or a list",
     "size": "a whole number",
     "si_size": "a whole number",
@@ -313,7 +313,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "integer": (int,),
     "number": (int, float),
-    "flag": (bool,),
+    "boolean": (bool,),
     "json": (dict, list),
 }
 
@@ -321,7 +321,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _fits(flag: Flag, value: Any) -> bool:
     if value is None:
         return True
-    return isinstance(value, _TYPES[flag.kind]) and (flag.kind == "flag" or not isinstance(value, bool))
+    return isinstance(value, _TYPES[flag.kind]) and (flag.kind == "boolean" or not isinstance(value, bool))
 
 
 def converted(flag: Flag, text: str) -> Any:

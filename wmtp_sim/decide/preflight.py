@@ -192,7 +192,7 @@ def _exchange_not_priced(case: Case) -> Iterator[Words]:
 
 def _layout_not_priced(case: Case) -> Iterator[Words]:
     for flag in case.grammar.parallel.otherwise(case.flags, case.deployment.ranks):
-        yield {"flag": flag}
+        yield {"option": flag}
 
 
 def _speculation_unused(case: Case) -> Iterator[Words]:
@@ -211,7 +211,7 @@ def _depth_not_stated(case: Case) -> Iterator[Words]:
     asked = [name for field in ("method", "draft_model") for name in case.grammar.fields[field]]
     said = next((name for name in asked if stated(case.flags, name) is not None), None)
     if said is not None and case.deployment.chain and case.deployment.depth == 0:
-        yield {"flag": said, "depth": case.flag("depth"), "engine": case.release}
+        yield {"option": said, "depth": case.flag("depth"), "engine": case.release}
 
 
 def _draft_rows_adjusted(case: Case) -> Iterator[Words]:
@@ -227,18 +227,18 @@ def _rejection_with_token_map(case: Case) -> Iterator[Words]:
 
 def _graphs_off(case: Case) -> Iterator[Words]:
     if case.drafting and "graphs-off" in case.said:
-        yield {"flag": case.said["graphs-off"], "depth": case.deployment.depth}
+        yield {"option": case.said["graphs-off"], "depth": case.deployment.depth}
 
 
 def _graphs_piecewise(case: Case) -> Iterator[Words]:
     narrow = case.deployment.depth - 1  # the first draft pass has a piecewise graph
     if case.drafting and narrow and "graphs-piecewise" in case.said and "graphs-off" not in case.said:
-        yield {"flag": case.said["graphs-piecewise"], "narrow": narrow, "depth": case.deployment.depth}
+        yield {"option": case.said["graphs-piecewise"], "narrow": narrow, "depth": case.deployment.depth}
 
 
 def _context_parallel_draft(case: Case) -> Iterator[Words]:
     if case.drafting and "context-parallel-draft" in case.said:
-        yield {"flag": case.said["context-parallel-draft"]}
+        yield {"option": case.said["context-parallel-draft"]}
 
 
 def _adaptive_idle(case: Case) -> Iterator[Words]:
@@ -380,7 +380,7 @@ def _trtllm_tree(case: Case) -> Iterator[Words]:
 def _context_over_served(case: Case) -> Iterator[Words]:
     served = case.deployment.context
     if served is not None and case.context > served:
-        yield {"context": case.context, "served": f"{served:,}", "flag": case.flag("context")}
+        yield {"context": case.context, "served": f"{served:,}", "option": case.flag("context")}
 
 
 def _draft_length_short(case: Case) -> Iterator[Words]:
@@ -392,7 +392,7 @@ def _draft_length_short(case: Case) -> Iterator[Words]:
 def _batch_over_running(case: Case) -> Iterator[Words]:
     batch, most = int(case.estimate.work.batch), case.deployment.max_running
     if most is not None and batch > most:
-        yield {"batch": batch, "most": most, "flag": case.flag("max_running"), "counted": _counted(case)}
+        yield {"batch": batch, "most": most, "option": case.flag("max_running"), "counted": _counted(case)}
 
 
 def _counted(case: Case) -> int:

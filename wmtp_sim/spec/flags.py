@@ -16,7 +16,7 @@ from wmtp_sim.spec.base import Spec
 #: What a flag's value is. ``switch`` takes none; ``size`` is a whole number that may end in k, K, m, M, g, G, t or T
 #: (1K is 1024, 1k is 1000), ``si_size`` one that may end in k, M, G or T (1M is 1000000) or in Ki, Mi, Gi or Ti (1Mi
 #: is 1048576); ``flag`` is true or false inside a JSON object.
-Kind = Literal["switch", "text", "integer", "number", "size", "si_size", "json", "flag"]
+Kind = Literal["switch", "text", "integer", "number", "size", "si_size", "json", "boolean"]
 
 
 class Flag(Spec):
