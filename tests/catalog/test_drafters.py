@@ -276,6 +276,7 @@ def test_every_word_of_an_unpriced_kind_refuses(kind: Any) -> None:
     words = [("architectures", {"architectures": [name]}) for name in kind.architectures]
     words += [("speculators_model_type", {"speculators_model_type": name}) for name in kind.algorithms]
     words += [("speculators_config", {"speculators_config": {"algorithm": name}}) for name in kind.algorithms]
+    words += [("model_type", {"architectures": None, "model_type": name}) for name in kind.model_types]
     words += [(name, {name: 16}) for name in kind.markers]
     assert words
     for field, change in words:

@@ -27,7 +27,9 @@ def literals(path: Path) -> set[str]:
 
 
 def test_no_literal_is_a_systems_name_or_phrase() -> None:
-    modules = [path for path in (*HOUSE.rglob("*.py"), *HOUSE.rglob("*.js")) if not {path, *path.parents} & {*IMPORTERS}]
+    modules = [
+        path for path in (*HOUSE.rglob("*.py"), *HOUSE.rglob("*.js")) if not {path, *path.parents} & {*IMPORTERS}
+    ]
     assert len(modules) > 100
     found = {str(path.relative_to(HOUSE)): sorted(literals(path) & words()) for path in modules}
     assert {path: named for path, named in found.items() if named} == {}

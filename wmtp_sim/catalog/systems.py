@@ -114,7 +114,7 @@ def _drafter(system: System, target: Model, shared: Drafter | None, draft_weight
 def _speculation(system: System, target: Model, drafter: Drafter | None, deep: bool) -> Speculation:
     proposal = system.proposal
     trained = drafter.block - 1 if drafter is not None and drafter.block else None
-    depth = None if deep else proposal.depth or trained
+    depth = None if deep else trained or proposal.depth
     inner = None
     if proposal.inner is not None:
         inner = network_drafter(proposal.inner.network, "model", f"inner drafter of {system.name}", target)

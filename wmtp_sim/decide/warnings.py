@@ -259,9 +259,8 @@ def _systems(estimate: Estimate) -> Iterator[Finding]:
     """What a system's file assumed, and whether its output is the target's own."""
     drafting = estimate.work.depth > 0
     for each in estimate.systems:
-        own = each.drafter.note if each.drafter is not None else ""
-        for line in each.system.assumed:
-            if line not in own:
+        if each.system.network.of != "own":  # else the drafter's note says it, or its config states it
+            for line in each.system.assumed:
                 yield Finding("system-assumed", f"{each.name}: {line}", among=drafting)
     lossy = [each for each in estimate.systems if not each.system.lossless]
     if lossy:
@@ -278,6 +277,9 @@ def _drafter(estimate: Estimate, drafter: Drafter) -> Iterator[Finding]:
     depth = estimate.work.depth
     if drafter.note:
         yield Finding("drafter-assumed", drafter.note, among=depth > 0)
+    if drafter.max_positions:
+        text = f"{drafter.name} was built for {drafter.max_positions:,} tokens: beyond them drafts are seldom accepted"
+        yield Finding("beyond-drafter-limit", text, estimate.work.context > drafter.max_positions, among=depth > 0)
     copies = drafter.resident_copies
     if copies > 1 and drafter.kind != "heads":
         one_each = f"the checkpoint has {copies} separate heads, one per drafted token"

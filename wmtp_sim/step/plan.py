@@ -222,7 +222,8 @@ def _block(speculation: Speculation, work: Workload, drafter: Drafter, levels: A
         rows = speculation.verify_rows(work.depth) + levels - 1.0
         yield _narrow(speculation, work, drafter, rows=rows, logit_rows=levels, wide=True)
     else:
-        yield _narrow(speculation, work, drafter, rows=levels + 1.0, logit_rows=levels)
+        anchor = 0.0 if drafter.samples_anchor else 1.0
+        yield _narrow(speculation, work, drafter, rows=levels + anchor, logit_rows=levels)
 
 
 def _tree(speculation: Speculation, work: Workload, drafter: Drafter) -> Iterator[PlannedPass]:

@@ -188,6 +188,8 @@ def _vocab(config: Fields, places: list[Fields], target: Model) -> int | None:
 def _attention(config: Fields, layer: Fields) -> Attention | LatentAttention:
     """Latent attention where a latent's rank is stated; else q and k have norms where the layer is Qwen3's."""
     if "kv_lora_rank" in layer:
+        if any(windows(layer)):
+            raise layer.error("sliding_window", "heads that attend a window of latents are not priced yet")
         return mla(layer)
     names = config.items("architectures", of=str) if "architectures" in config else []
     wrapped = "transformer_layer_config" in config and "model_type" in layer and layer.text("model_type") == "qwen3"
