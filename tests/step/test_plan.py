@@ -414,3 +414,25 @@ def test_a_policy_of_one_file_appears_everywhere(tmp_path: Path, monkeypatch: py
     assert "the eighth" in console.export_text()
     assert found.choice is not None
     assert found.choice.policy == "eighth"
+
+
+# --- a published table ---------------------------------------------------------------------------------------------
+
+
+def test_rounds_of_a_block_drafter_that_were_published() -> None:
+    """DFlash, arXiv 2602.06036, Qwen3-8B on one B200 under SGLang, 1 to 32 requests: accept length over rate.
+
+    The older worker's host is fitted on MATH500; HumanEval, another day's run of the same, was not used. Today's worker
+    is a prediction: a round is at least as quick as then, and takes the published multiple of a base step or less.
+    """
+    batch = np.array([1, 4, 8, 16, 32])
+    rates, length = np.array([955, 3092, 6010, 9919, 13_116]), 6.50
+    stated = {"context": 1024, "batch": batch, "system": "dflash", "accept_length": length}
+    then = wmtp_sim.estimate("qwen3-8b", "b200", engine="sglang@pre-overlap", **stated)
+    assert np.asarray(then.policies["dflash"].tokens_per_s_total) == pytest.approx(rates, rel=0.08)
+    now = wmtp_sim.estimate("qwen3-8b", "b200", engine="sglang", **stated)
+    published = np.array([1.57, 1.78, 1.78, 2.05, 2.84])
+    ratio = np.asarray(now.policies["dflash"].break_even_accept_length)
+    assert (ratio < published).all()
+    assert (ratio > 0.7 * published).all()
+    assert (np.diff(ratio) > 0).all()
