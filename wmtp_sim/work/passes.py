@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from wmtp_sim.spec.drafter import Drafter, Product
 from wmtp_sim.spec.model import Attention, Model
 from wmtp_sim.spec.system import Upkeep
@@ -36,7 +38,7 @@ def target_forward(model: Model, shape: Pass, kept: float = 1.0) -> Iterator[Ope
 
 
 def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool = False) -> Iterator[Operation]:
-    """One pass of the drafter, with an lm_head over ``logit_rows`` rows and an argmax.
+    """One pass of the drafter, with an lm_head over ``logit_rows`` rows and an argmax, or without where there are none.
 
     ``wide`` is the pass over the rows just verified; projections that run once per committed token are part of it.
     Across ranks, every rank gathers the logits of the whole vocabulary and takes the argmax of its group's rows: so do
@@ -51,6 +53,8 @@ def draft_forward(drafter: Drafter, shape: Pass, logit_rows: Array, wide: bool =
             each.times(drafter.kept) for each in block_operations(block, shape, drafter.hidden, drafter.formats)
         )
     yield _final_norm(drafter.hidden, drafter.norms, shape)
+    if not np.any(logit_rows):  # a pass for the caches alone
+        return
     ranks, groups = shape.layout.ranks_of("lm_head"), shape.layout.groups_of("lm_head")
     rows = logit_rows * groups
     if groups > 1:
