@@ -119,6 +119,7 @@ def test_rebuilding_what_is_read_takes_arithmetic() -> None:
     }
     read = float(found.steps["plain"].kv_read_bytes("draft", "extend"))
     assert flops["tested"] - flops["plain"] == pytest.approx(100 * read / 2, rel=0.02)
+    assert seconds(found.steps["tested"], "draft") < seconds(found.steps["plain"], "draft") + 100 * read / 2 / 100e12
 
 
 # --- the proposal --------------------------------------------------------------------------------------------------
@@ -277,6 +278,24 @@ def test_a_rule_that_changes_the_output_is_never_ranked_with_one_that_keeps_it()
     assert both.policies["relaxed"].speedup > both.policies["exact"].speedup  # type: ignore[operator]
     assert verdict_of(both).only_policy == "exact"
     assert verdict_of(asked(relaxed, depth=3, alpha=0.5, engine=engine)).only_policy == "relaxed"
+
+
+def test_what_is_not_verified_is_kept() -> None:
+    span = system(verify={"rule": "none", "rows": 1.3}, drafters=("eagle",))
+    found = asked(span, depth=2, alpha=0.9)
+    assert float(found.policies["tested"].accept_length) == 1.3  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mean rows"):
+        system(verify={"rule": "none"})
+
+
+def test_memory_holds_what_the_target_keeps_on_the_gpu() -> None:
+    plain, eighth = asked(system(), depth=3), asked(system(generation={"kv_share": 1 / 8}), depth=3)
+    for name in ("base", "tested"):
+        assert float(eighth.memory[name].kv_bytes) == pytest.approx(float(plain.memory[name].kv_bytes) / 8)
+    halved = asked(system(verify={"kv_share": 0.5}), depth=3)
+    assert float(halved.memory["tested"].kv_bytes) == pytest.approx(float(plain.memory["tested"].kv_bytes) / 2)
+    away = asked(system(generation={"offload": {"link_bytes_per_s": 25e9, "weights": 1.0}}), depth=3)
+    assert away.memory["base"].weights_bytes == 0
 
 
 def test_a_relaxed_rule_shifts_conditional_rates() -> None:

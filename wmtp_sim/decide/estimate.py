@@ -216,6 +216,8 @@ class Estimate:
         return None if self.acceptance is None else accept_length(self.acceptance, self.work.depth.astype(np.int64))
 
     def _length(self, speculation: Speculation) -> FloatArray | None:
+        if speculation.system.verify.rule == "none":  # what is not verified is kept
+            return np.asarray(speculation.verify_rows(self.work.depth))
         acceptance = self.stated(speculation)
         return None if acceptance is None else accepted(acceptance, speculation, self.work.depth, self.work.context)
 
@@ -227,11 +229,12 @@ class Estimate:
     def memory(self) -> dict[str, Memory]:
         """Memory per GPU: ``base`` alone, and with each system's drafter and cache."""
         gpu, engine, work = self.machine.gpu, self.engine, self.work
-        found = {"base": memory(self.model, gpu, engine, work)}
+        generation = self._composer.generation
+        found = {"base": memory(self.model, gpu, engine, work, generation=generation)}
         alike: dict[object, Memory] = {}  # systems that differ in what they read may hold the same
         for each in self.systems:
             if each.held not in alike:
-                alike[each.held] = memory(self.model, gpu, engine, work, each)
+                alike[each.held] = memory(self.model, gpu, engine, work, each, generation)
             found[each.name] = alike[each.held]
         return found
 

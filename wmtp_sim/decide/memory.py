@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Block, Model
-from wmtp_sim.spec.system import Speculation
+from wmtp_sim.spec.system import Generation, Speculation
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import (
     blocks_kv_token_bytes,
@@ -62,18 +62,26 @@ class Memory:
         return np.where(whole > 0, self.draft_kv_bytes / np.maximum(whole, 1.0), 0.0)
 
 
-def memory(model: Model, gpu: Gpu, engine: Engine, work: Workload, speculation: Speculation | None = None) -> Memory:
+def memory(
+    model: Model,
+    gpu: Gpu,
+    engine: Engine,
+    work: Workload,
+    speculation: Speculation | None = None,
+    generation: Generation | None = None,
+) -> Memory:
     """Memory of the target alone, or with a system's drafter and what its cache holds.
 
     A cache that holds what is attended has a slot for that and for a step's rows, or the context where that is
-    shorter; one that reads in place holds nothing. Speculation also keeps snapshots of the target's recurrent states,
-    as many as the engine says. Logits are gathered: every rank holds them whole, those of all groups that share
-    lm_head. Groups with sequences of their own cache only these.
+    shorter; one that reads in place holds nothing. ``generation`` says what of the target lies here. Speculation also
+    keeps snapshots of the target's recurrent states, as many as the engine says. Logits are gathered: every rank holds
+    them whole, those of all groups that share lm_head. Groups with sequences of their own cache only these.
     """
     budget = gpu.memory_bytes * engine.memory_fraction
     layout, batch = work.layout, work.group_batch
-    weights, vision = target_weight_bytes(model, layout), vision_weight_bytes(model, layout)
-    cache = _Cache.of(model.blocks, work.kv_bytes, model.state_dtype_bytes, layout.tp)
+    target = _Target.of(generation or Generation(), speculation)
+    weights, vision = target_weight_bytes(model, layout) * target.weights, vision_weight_bytes(model, layout)
+    cache = _Cache.of(model.blocks, work.kv_bytes * target.kv, model.state_dtype_bytes, layout.tp)
     draft = _Cache()
     rows: Array = 1.0
     state: Array = cache.state
@@ -107,6 +115,21 @@ def memory(model: Model, gpu: Gpu, engine: Engine, work: Workload, speculation: 
         max_context=longest,
         max_batch=_largest(free, kv + draft_kv + state + logits) * layout.dp,
     )
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Shares of the target's weights and cache bytes that lie on the GPU."""
+
+    weights: float = 1.0
+    kv: float = 1.0
+
+    @classmethod
+    def of(cls, generation: Generation, speculation: Speculation | None) -> _Target:
+        kv = generation.kv_share * (speculation.system.verify.kv_share if speculation is not None else 1.0)
+        if generation.offload is None:
+            return cls(kv=kv)
+        return cls(1.0 - generation.offload.weights, kv * (1.0 - generation.offload.kv))
 
 
 def _first_tokens(speculation: Speculation, work: Workload) -> Array:

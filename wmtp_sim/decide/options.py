@@ -162,8 +162,11 @@ class OptionSpace:
         found = [np.ones((*np.shape(factor)[:-1], 1))]
         for each in self.deployment.systems:
             ours = [option.policy == each.name for option in self.options]
+            depths = self.option_depths[ours]
             stated = scaled(windowed if each.windowed else native, factor, each.system.verify.shift)
-            found.append(accept_length(stated, self.option_depths[ours]))
+            kept = each.system.verify.rule == "none"
+            length = accept_length(stated, depths)
+            found.append(np.broadcast_to(each.verify_rows(depths.astype(float)), length.shape) if kept else length)
         return np.concatenate(found, axis=-1)
 
 

@@ -49,7 +49,9 @@ def network_drafter(
     stated = draft_weights or network.format
     formats = GroupFormats(lm_head=target.precision.target.lm_head)
     if stated is not None:
-        formats = formats.with_linear(weight_format(stated, "--draft-weights").name)
+        name_of = weight_format(stated, "--draft-weights").name
+        own = {"embedding", "lm_head"} - set(network.shares)
+        formats = formats.with_linear(name_of).model_copy(update=dict.fromkeys(own, name_of))
     own_lm_head = "lm_head" not in network.shares
     together = network.heads and not own_lm_head
     blocks = () if network.heads else _blocks(network, target, hidden)

@@ -164,7 +164,8 @@ class Verification(Spec):
     Attributes:
         rows: mean rows, where not every drafted token is verified.
         tiers: verifiers; all layers in every round otherwise.
-        rule: how tokens are judged; only ``exact`` leaves the target's distribution as it is.
+        rule: how tokens are judged; only ``exact`` leaves the target's distribution as it is. With ``none`` nothing is
+            judged, and the accept length is ``rows``.
         shift: what a relaxed rule adds to conditional rates.
         kv_share: bytes of the target's cache that a verify reads, as a share (a quantised half).
     """
@@ -180,6 +181,8 @@ class Verification(Spec):
         whole = self.tiers == (Tier(),)
         if (self.rule == "tiered") == whole:
             raise ValueError('several tiers, and nothing else, make the rule "tiered"')
+        if self.rule == "none" and self.rows is None:
+            raise ValueError("what is not verified states its mean rows")
         if self.shift and self.rule == "exact":
             raise ValueError("an exact rule shifts no rates")
         return self
@@ -359,7 +362,7 @@ class Speculation:
         """What memory depends on: equal for systems that hold the same."""
         system, cache = self.system, self.system.cache
         bounds = (cache.tokens, cache.share) if cache.held == "attended" else ()
-        sizes = (self.depth, system.proposal.model_dump_json(), system.verify.rows)
+        sizes = (self.depth, system.proposal.model_dump_json(), system.verify.rows, system.verify.kv_share)
         return (*map(id, self.drafters), cache.held, cache.element_bytes, *bounds, *sizes)
 
     @property

@@ -185,7 +185,9 @@ class Composer:
         for operation in serving.served(self._forward(planned, shape), kernels, shape.layout):
             if narrow and planned.drafter.shares_index_across_steps and operation.kernel == "index_scan":  # type: ignore[union-attr]
                 continue
-            yield _unpacked(operation, planned).times(planned.times)
+            yield operation.times(planned.times)
+            if planned.unpack_flops and operation.kernel in ("attention", "mla"):
+                yield _unpacked(operation, planned).times(planned.times)
         if np.any(planned.lists):
             for operation in serving.index(planned.phase, batch, planned.committed, planned.lists):
                 yield operation.times(np.minimum(planned.lists, 1.0))
@@ -299,8 +301,7 @@ def _crossing(part: Part, offload: Offload) -> Array:
     )
 
 
-def _unpacked(operation: Operation, planned: PlannedPass) -> Operation:
-    """An attention that also rebuilds what it reads."""
-    if not planned.unpack_flops or operation.kernel not in ("attention", "mla"):
-        return operation
-    return replace(operation, flops=operation.flops + planned.unpack_flops * operation.kv / planned.kv_bytes)
+def _unpacked(attention: Operation, planned: PlannedPass) -> Operation:
+    """The products that rebuild what an attention reads, once for all its rows, in its own launch."""
+    flops = planned.unpack_flops * attention.kv / planned.kv_bytes
+    return Operation("attention.unpack", "gemm", flops=flops, launches=0.0, repeats=attention.repeats)

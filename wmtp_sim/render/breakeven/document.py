@@ -101,6 +101,7 @@ def _system(speculation: Speculation, table: CostTable) -> dict[str, Any]:
         "levels": np.asarray(speculation.levels(work.depth)).astype(int).ravel().tolist(),
         "lasting": kept.tolist() if system.changes_acceptance else None,
         "shift": system.verify.shift,
+        "span": system.verify.rows if system.verify.rule == "none" else None,
     }
 
 

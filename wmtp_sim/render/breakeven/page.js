@@ -89,8 +89,9 @@
 
   /* 1 + the sum of survivals: tokens per step, bonus token included. */
   function acceptLength(policy, c, d) {
-    const { windowed, levels, lasting, shift } = SYSTEMS[policy], own = windowed && state.separate;
+    const { windowed, levels, lasting, shift, span } = SYSTEMS[policy], own = windowed && state.separate;
     let survival = 1, length = 1;
+    if (span && levels[d]) return span;
     for (let j = 0; j < levels[d]; j++) {
       const rate = own ? state.windowedAlpha : state.perPosition ? state.rates[j] : state.alpha;
       survival *= Math.min(rate + shift, 1);

@@ -51,6 +51,8 @@ class Start:
         speculation, work = table.estimate.system(policy), table.estimate.work
         own = self.windowed is not None and speculation.windowed
         stated = as_rates(self.windowed if own else self.acceptance, self.point["depth"])
+        if speculation.system.verify.rule == "none":
+            return np.asarray(speculation.verify_rows(work.depth))
         rates = ConditionalRates(stated["rates"]) if stated["rates"] else ConstantRate(stated["alpha"])
         return accepted(rates, speculation, work.depth, work.context)
 
