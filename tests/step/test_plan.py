@@ -95,10 +95,12 @@ def test_a_cache_read_in_place_holds_and_writes_nothing() -> None:
     assert float(own - other) == written
 
 
-@pytest.mark.parametrize(("model", "share"), [("qwen3.6-35b-a3b", 11), ("qwen3.5-122b-a10b", 13)])
+@pytest.mark.parametrize(
+    ("model", "share"), [("qwen3.6-35b-a3b", 11), ("qwen3.5-122b-a10b", 13), ("nemotron-3-super-120b-a12b", 9)]
+)
 def test_a_ring_gives_back_one_of_so_many_caches(model: str, share: int) -> None:
-    """One draft layer beside 10 or 12 full-attention layers."""
-    found = wmtp_sim.estimate(model, "b200", context=2**20, depth=6)
+    """One draft layer beside 10, 12 or 8 full-attention layers."""
+    found = wmtp_sim.estimate(model, "b300", context=2**20, depth=6, tp=2)
     assert float(found.memory["native"].draft_kv_share) == pytest.approx(1 / share)
     assert float(found.memory["ring"].draft_kv_share) < 1e-3
 
@@ -366,6 +368,55 @@ def test_what_lies_outside_the_gpu_crosses_a_link_in_every_pass() -> None:
     layers = sum(float(e.operation.weights * e.operation.repeats) for e in found.base_step.entries)
     assert layers > 1.8 * target.hidden * target.hidden
     assert float(found.base.step_s) == pytest.approx(layers / 25e9, rel=0.01)
+
+
+# --- what an engine does to a plan -----------------------------------------------------------------------------------
+
+
+def stepped(*changes: str, **stated: Any) -> Estimate:
+    engine = load_engine("sglang", changes)
+    return wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", **({"context": 2**17, "depth": 5, "engine": engine} | stated))
+
+
+def test_a_kernel_that_is_planned_costs_the_host_before_each_of_its_passes() -> None:
+    """Four narrow passes and the wide one draft on FlashInfer; verify runs on FlashAttention-3, which plans nothing."""
+    plain, planned = stepped(), stepped("attention_kernels.flashinfer.plan_s=0.0001")
+    for name in ("native", "flag", "ring"):
+        more = float(planned.steps[name].term("host") - plain.steps[name].term("host"))
+        assert more == pytest.approx(5 * 0.0001, rel=1e-9)
+    assert planned.base.step_s == plain.base.step_s
+
+
+def test_windowed_drafts_may_run_on_a_backend_of_their_own() -> None:
+    found = stepped("attention.Hopper.draft=fa3", "attention.Hopper.windowed=triton")
+    used = {
+        name: {e.operation.variant for e in step.entries if e.operation.kernel == "attention" and e.term == "draft"}
+        for name, step in found.steps.items()
+    }
+    assert used == {"native": {"fa3"}, "flag": {"sglang_triton"}, "ring": {"sglang_triton"}}
+    extends = {
+        e.operation.variant
+        for e in found.steps["flag"].entries
+        if e.operation.kernel == "attention" and e.term == "extend"
+    }
+    assert extends == {"fa3"}  # the flag leaves the wide pass as it is
+
+
+def test_a_worker_may_cost_the_host_for_every_sequence() -> None:
+    engine = load_engine("sglang", ("host.per_sequence_s=0.0001",))
+    batch = np.array([1, 8, 32])
+    stated = {"context": 4096, "batch": batch, "depth": 3}
+    more = [
+        np.asarray(wmtp_sim.estimate("qwen3.5-35b-a3b", "h200", engine=each, **stated).steps["native"].term("host"))
+        for each in ("sglang", engine)
+    ]
+    assert more[1] - more[0] == pytest.approx(0.0001 * batch)
+
+
+def test_a_kind_of_drafter_may_have_a_worker_of_its_own() -> None:
+    engine = load_engine("sglang", ("drafter_hosts.block={step_s=0.002}",))
+    assert float(asked(block(), engine=engine).steps["tested"].term("host")) == pytest.approx(0.002)
+    assert float(asked(system(), engine=engine, depth=3).steps["tested"].term("host")) == pytest.approx(0.00024)
 
 
 # --- acceptance ----------------------------------------------------------------------------------------------------
