@@ -35,21 +35,10 @@ def norm_rows(
     """
     count, hidden = out_rows.shape
     _norm_rows_kernel[(count,)](
-        x,
-        x if residual is None else residual,
-        weight,
-        out_rows,
-        x if picked is None else picked,
-        x.stride(0),
-        out_rows.stride(0),
-        hidden,
-        x.shape[0] // count,
-        EPS,
-        ADD=residual is not None,
-        PICK=picked is not None,
-        BLOCK=triton.next_power_of_2(hidden),
-        num_warps=8,
-    )
+        x, x if residual is None else residual, weight, out_rows, x if picked is None else picked,
+        x.stride(0), out_rows.stride(0), hidden, x.shape[0] // count, EPS,
+        ADD=residual is not None, PICK=picked is not None, BLOCK=triton.next_power_of_2(hidden), num_warps=8,
+    )  # fmt: skip
     return out_rows
 
 
@@ -71,24 +60,11 @@ def split_heads(
     rows, q_heads, head_dim = q.shape
     kv_heads, v_dim = v.shape[1:]
     _split_heads_kernel[(rows, q_heads + 2 * kv_heads)](
-        qkv_rows,
-        qkv_rows if q_norm is None else q_norm,
-        qkv_rows if k_norm is None else k_norm,
-        qkv_rows if bias is None else bias,
-        q,
-        k,
-        v,
-        qkv_rows.stride(0),
-        q_heads,
-        kv_heads,
-        head_dim,
-        v_dim,
-        EPS,
-        NORM=q_norm is not None,
-        BIAS=bias is not None,
-        BLOCK=triton.next_power_of_2(max(head_dim, v_dim)),
-        num_warps=1,
-    )
+        qkv_rows, qkv_rows if q_norm is None else q_norm, qkv_rows if k_norm is None else k_norm,
+        qkv_rows if bias is None else bias, q, k, v,
+        qkv_rows.stride(0), q_heads, kv_heads, head_dim, v_dim, EPS,
+        NORM=q_norm is not None, BIAS=bias is not None, BLOCK=triton.next_power_of_2(max(head_dim, v_dim)), num_warps=1,
+    )  # fmt: skip
 
 
 def gate(x: Tensor, gates_rows: Tensor, out: Tensor) -> Tensor:
@@ -116,18 +92,10 @@ def gated_norm(y: Tensor, z_rows: Tensor, weight: Tensor, out: Tensor, groups: i
     rows, width = y.shape
     size = width // groups
     _gated_norm_kernel[(rows, groups)](
-        y,
-        z_rows,
-        weight,
-        out,
-        z_rows.stride(0),
-        width,
-        size,
-        EPS,
-        GATE_FIRST=gate_first,
-        BLOCK=triton.next_power_of_2(size),
-        num_warps=4 if size > 512 else 1,
-    )
+        y, z_rows, weight, out,
+        z_rows.stride(0), width, size, EPS,
+        GATE_FIRST=gate_first, BLOCK=triton.next_power_of_2(size), num_warps=4 if size > 512 else 1,
+    )  # fmt: skip
     return out
 
 
@@ -171,23 +139,10 @@ def latent_rope_and_cache(
     rows, heads, qk = q.shape
     latent, rope = weight.shape[0], cos_sin.shape[1]
     _latent_rope_kernel[(rows, heads + 1)](
-        q,
-        latent_rows,
-        weight,
-        cos_sin,
-        positions,
-        slots,
-        q_absorbed,
-        cache,
-        latent_rows.stride(0),
-        heads,
-        qk,
-        latent,
-        EPS,
-        HALF=rope // 2,
-        BLOCK=triton.next_power_of_2(latent),
-        num_warps=1,
-    )
+        q, latent_rows, weight, cos_sin, positions, slots, q_absorbed, cache,
+        latent_rows.stride(0), heads, qk, latent, EPS,
+        HALF=rope // 2, BLOCK=triton.next_power_of_2(latent), num_warps=1,
+    )  # fmt: skip
 
 
 def hand_over(tokens: Tensor, accepted: Tensor, committed: Tensor, bonus: Tensor, next_committed: Tensor) -> None:
@@ -213,20 +168,10 @@ def commit(snapshots: Tensor, columns: Tensor, accepted: Tensor, state: Tensor, 
     past, channels = conv.shape[2:]
     blocks = triton.cdiv(n, 4096)
     _commit_kernel[(blocks + triton.cdiv(past * channels, 4096), layers * sequences)](
-        snapshots,
-        columns,
-        accepted,
-        state,
-        conv,
-        blocks,
-        sequences,
-        rows,
-        n,
-        past * channels,
-        channels,
-        BLOCK=4096,
-        num_warps=8,
-    )
+        snapshots, columns, accepted, state, conv,
+        blocks, sequences, rows, n, past * channels, channels,
+        BLOCK=4096, num_warps=8,
+    )  # fmt: skip
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------
@@ -253,20 +198,10 @@ def _unit_scale(value, size, eps):
 
 @triton.jit
 def _norm_rows_kernel(
-    x,
-    residual,
-    weight,
-    out,
-    picked,
-    x_step,
-    out_step,
-    hidden,
-    rows,
-    eps,
-    ADD: tl.constexpr,
-    PICK: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, residual, weight, out, picked,
+    x_step, out_step, hidden, rows, eps,
+    ADD: tl.constexpr, PICK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     target = tl.program_id(0).to(tl.int64)
     source = target * rows + tl.load(picked + target) if PICK else target
     column = tl.arange(0, BLOCK)
@@ -292,23 +227,10 @@ def _split_kernel(source, a, b, c, step, a_width, b_width, c_width, BLOCK: tl.co
 
 @triton.jit
 def _split_heads_kernel(
-    qkv,
-    q_norm,
-    k_norm,
-    bias,
-    q,
-    k,
-    v,
-    step,
-    q_heads,
-    kv_heads,
-    head_dim,
-    v_dim,
-    eps,
-    NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    qkv, q_norm, k_norm, bias, q, k, v,
+    step, q_heads, kv_heads, head_dim, v_dim, eps,
+    NORM: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One head of one row."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     d = tl.arange(0, BLOCK)
@@ -404,22 +326,10 @@ def _turn(source, target, cos, sin, HALF: tl.constexpr):
 
 @triton.jit
 def _latent_rope_kernel(
-    q,
-    latents,
-    weight,
-    cos_sin,
-    positions,
-    slots,
-    q_absorbed,
-    cache,
-    step,
-    heads,
-    qk,
-    latent,
-    eps,
-    HALF: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    q, latents, weight, cos_sin, positions, slots, q_absorbed, cache,
+    step, heads, qk, latent, eps,
+    HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One head of one row, or, last, the row's latent and key."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half = tl.arange(0, HALF)

@@ -275,43 +275,14 @@ def _check(
 
 @triton.jit(do_not_specialize=["width", "span", "causal_rows"])
 def _attend(
-    q,
-    k_cache,
-    v_cache,
-    slots,
-    lengths,
-    out,
-    partial,
-    lse,
-    arrivals,
-    scale,
-    v_scale,
-    width,
-    span,
-    causal_rows,
-    k_slot,
-    k_head,
-    v_slot,
-    v_head,
-    slots_batch,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    LISTED: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    ALONE: tl.constexpr,
-    FUSED: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    FAN: tl.constexpr,
-    FAN_ROOT: tl.constexpr,
-):
+    q, k_cache, v_cache, slots, lengths, out, partial, lse, arrivals,
+    scale, v_scale, width, span, causal_rows,
+    k_slot, k_head, v_slot, v_head, slots_batch,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, COMPUTE: tl.constexpr,
+    LISTED: tl.constexpr, PREFETCH: tl.constexpr, ALONE: tl.constexpr, FUSED: tl.constexpr, DEPENDENT: tl.constexpr,
+    FAN: tl.constexpr, FAN_ROOT: tl.constexpr,
+):  # fmt: skip
     """Program (stream and tile of rows, split): one split of one sequence for the rows of one KV head."""
     PACKED: tl.constexpr = ROWS * GROUP
     TILES: tl.constexpr = (PACKED + BLOCK_M - 1) // BLOCK_M
@@ -421,18 +392,9 @@ def _is_last(arrivals, expected):
 
 @triton.jit
 def _merge(
-    parts,
-    parts_lse,
-    count,
-    apart,
-    target,
-    real,
-    step: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FAN: tl.constexpr,
-):
+    parts, parts_lse, count, apart, target, real,
+    step: tl.constexpr, V_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, FAN: tl.constexpr,
+):  # fmt: skip
     """Merge `count` <= FAN splits that lie `apart` splits (of `step` values) apart; returns their lse [BLOCK_M].
 
     parts, parts_lse, target: [BLOCK_M] pointers to each row in the first split and in the target, which may be that
@@ -467,19 +429,10 @@ def _merge(
 
 @triton.jit(do_not_specialize=["splits"])
 def _combine(
-    partial,
-    lse,
-    out,
-    splits,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    CHUNK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
+    partial, lse, out, splits,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """Program (packed row of a stream, block of V dimensions): the mean of its splits, weighted by exp2(lse)."""
     PACKED: tl.constexpr = ROWS * GROUP
     packed_row = tl.program_id(0).to(tl.int64)

@@ -48,43 +48,20 @@ def build_lists(
     if ring_depth is not None and window is None:
         raise ValueError("a ring needs a window")
     _build[(steps, batch, programs)](
-        table,
-        requests,
-        committed,
-        out,
-        out_lengths,
-        table.stride(0),
-        out.stride(0),
-        out.stride(1),
-        appended,
-        window or 0,
-        sink,
-        0 if ring_depth is None else window + ring_depth + 1,
-        WINDOWED=window is not None,
-        RING=ring_depth is not None,
-        BLOCK=block,
-        num_warps=num_warps,
-    )
+        table, requests, committed, out, out_lengths,
+        table.stride(0), out.stride(0), out.stride(1),
+        appended, window or 0, sink, 0 if ring_depth is None else window + ring_depth + 1,
+        WINDOWED=window is not None, RING=ring_depth is not None, BLOCK=block, num_warps=num_warps,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["appended", "window", "sink", "ring"])
 def _build(
-    table,
-    requests,
-    committed,
-    out,
-    out_lengths,
-    table_row,
-    out_step,
-    out_row,
-    appended,
-    window,
-    sink,
-    ring,
-    WINDOWED: tl.constexpr,
-    RING: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    table, requests, committed, out, out_lengths,
+    table_row, out_step, out_row,
+    appended, window, sink, ring,
+    WINDOWED: tl.constexpr, RING: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Program (step, sequence, share): every `programs`-th block of one list."""
     step, sequence, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     past = tl.load(committed + sequence).to(tl.int32)

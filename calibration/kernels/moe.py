@@ -124,16 +124,9 @@ def align(ids: Tensor, workspace: Workspace) -> None:
     chunk = min(256, max(16, triton.next_power_of_2(pairs)))
     _count_kernel[(triton.cdiv(experts, 16),)](ids, workspace.counts, pairs, experts, 16, chunk)
     _align_kernel[(workspace.block_expert.numel(),)](
-        ids,
-        workspace.counts,
-        workspace.block_expert,
-        workspace.block_pairs,
-        pairs,
-        experts,
-        triton.next_power_of_2(experts),
-        chunk,
-        BLOCK_ROWS,
-    )
+        ids, workspace.counts, workspace.block_expert, workspace.block_pairs,
+        pairs, experts, triton.next_power_of_2(experts), chunk, BLOCK_ROWS,
+    )  # fmt: skip
 
 
 def _experts(
@@ -176,28 +169,11 @@ def _product(
     block_expert = ids if paired else workspace.block_expert
     blocks, tiles = block_expert.numel(), triton.cdiv(n, tile.n)
     _product_kernel[(blocks * tiles,)](
-        x,
-        weight,
-        block_expert,
-        workspace.block_pairs,
-        scales,
-        out,
-        ids.numel(),
-        blocks,
-        tiles,
-        n,
-        k,
-        pairs_per_row,
-        PAIRED=paired,
-        SCALED=scales is not None,
-        EVEN=n % tile.n == 0 and k % tile.k == 0,
-        BLOCK_M=BLOCK_ROWS,
-        BLOCK_N=tile.n,
-        BLOCK_K=tile.k,
-        UPCAST=x.device.type == "cpu",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+        x, weight, block_expert, workspace.block_pairs, scales, out,
+        ids.numel(), blocks, tiles, n, k, pairs_per_row,
+        PAIRED=paired, SCALED=scales is not None, EVEN=n % tile.n == 0 and k % tile.k == 0, BLOCK_M=BLOCK_ROWS,
+        BLOCK_N=tile.n, BLOCK_K=tile.k, UPCAST=x.device.type == "cpu", num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -214,16 +190,10 @@ def _count_kernel(ids, counts, pairs, experts, BLOCK_E: tl.constexpr, CHUNK: tl.
 
 @triton.jit
 def _align_kernel(
-    ids,
-    counts,
-    block_expert,
-    block_pairs,
-    pairs,
-    experts,
-    EXPERTS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    ids, counts, block_expert, block_pairs,
+    pairs, experts,
+    EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """One block: finds its expert from the counts, then the pairs of that expert whose rank falls into the block."""
     block = tl.program_id(0)
     expert_range = tl.arange(0, EXPERTS)
@@ -251,26 +221,11 @@ def _align_kernel(
 
 @triton.jit
 def _product_kernel(
-    x,
-    weight,
-    block_expert,
-    block_pairs,
-    scales,
-    out,
-    pairs,
-    blocks,
-    tiles,
-    n_size,
-    k_size,
-    pairs_per_row,
-    PAIRED: tl.constexpr,
-    SCALED: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    x, weight, block_expert, block_pairs, scales, out,
+    pairs, blocks, tiles, n_size, k_size, pairs_per_row,
+    PAIRED: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """One block of pairs times one tile of its expert's outputs.
 
     Grouped programs that share an expert and a tile are neighbours, so that a second block finds the weights in the

@@ -43,25 +43,10 @@ def delta_rule(
     sequences, rows, k_heads, k_dim = q.shape
     v_heads, v_dim = v.shape[2:]
     _delta_kernel[(triton.cdiv(v_dim, block_v), v_heads, sequences)](
-        q,
-        k,
-        v,
-        decay,
-        beta,
-        state,
-        out,
-        state if snapshots is None else snapshots,
-        scale,
-        rows,
-        k_heads,
-        v_heads,
-        v_dim,
-        K=k_dim,
-        BLOCK_V=block_v,
-        PER_CHANNEL=decay.dim() == 4,
-        SNAPSHOTS=snapshots is not None,
-        num_warps=warps,
-    )
+        q, k, v, decay, beta, state, out, state if snapshots is None else snapshots,
+        scale, rows, k_heads, v_heads, v_dim,
+        K=k_dim, BLOCK_V=block_v, PER_CHANNEL=decay.dim() == 4, SNAPSHOTS=snapshots is not None, num_warps=warps,
+    )  # fmt: skip
     return out
 
 
@@ -94,25 +79,10 @@ def mamba2(
     sequences, rows, heads, head_dim = x.shape
     groups, state_dim = b.shape[2:]
     _mamba2_kernel[(triton.cdiv(head_dim, block_p), heads, sequences)](
-        x,
-        dt,
-        a_log,
-        b,
-        c,
-        d,
-        dt_bias,
-        state,
-        out,
-        state if snapshots is None else snapshots,
-        rows,
-        heads,
-        groups,
-        head_dim,
-        N=state_dim,
-        BLOCK_P=block_p,
-        SNAPSHOTS=snapshots is not None,
-        num_warps=warps,
-    )
+        x, dt, a_log, b, c, d, dt_bias, state, out, state if snapshots is None else snapshots,
+        rows, heads, groups, head_dim,
+        N=state_dim, BLOCK_P=block_p, SNAPSHOTS=snapshots is not None, num_warps=warps,
+    )  # fmt: skip
     return out
 
 
@@ -132,18 +102,10 @@ def short_conv(
     """
     sequences, rows, channels = x.shape
     _conv_kernel[(triton.cdiv(channels, 256), sequences)](
-        x,
-        state,
-        weight,
-        bias,
-        out,
-        state if columns is None else columns,
+        x, state, weight, bias, out, state if columns is None else columns,
         channels,
-        ROWS=rows,
-        TAPS=weight.shape[1],
-        COLUMNS=columns is not None,
-        BLOCK=256,
-    )
+        ROWS=rows, TAPS=weight.shape[1], COLUMNS=columns is not None, BLOCK=256,
+    )  # fmt: skip
     return out
 
 
@@ -179,24 +141,10 @@ def _unit(x):
 
 @triton.jit
 def _delta_kernel(
-    q,
-    k,
-    v,
-    decay,
-    beta,
-    state,
-    out,
-    states_out,
-    scale,
-    rows,
-    k_heads,
-    v_heads,
-    v_dim,
-    K: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    PER_CHANNEL: tl.constexpr,
-    SNAPSHOTS: tl.constexpr,
-):
+    q, k, v, decay, beta, state, out, states_out,
+    scale, rows, k_heads, v_heads, v_dim,
+    K: tl.constexpr, BLOCK_V: tl.constexpr, PER_CHANNEL: tl.constexpr, SNAPSHOTS: tl.constexpr,
+):  # fmt: skip
     """A few columns of one head's state: all rows, one after the other."""
     head, sequence = tl.program_id(1), tl.program_id(2).to(tl.int64)
     k_head = head // (v_heads // k_heads)
@@ -234,24 +182,10 @@ def _softplus(x):
 
 @triton.jit
 def _mamba2_kernel(
-    x,
-    dt,
-    a_log,
-    b,
-    c,
-    d,
-    dt_bias,
-    state,
-    out,
-    states_out,
-    rows,
-    heads,
-    groups,
-    head_dim,
-    N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    SNAPSHOTS: tl.constexpr,
-):
+    x, dt, a_log, b, c, d, dt_bias, state, out, states_out,
+    rows, heads, groups, head_dim,
+    N: tl.constexpr, BLOCK_P: tl.constexpr, SNAPSHOTS: tl.constexpr,
+):  # fmt: skip
     """A few rows of one head's state: all rows of the sequence, one after the other."""
     head, sequence = tl.program_id(1), tl.program_id(2).to(tl.int64)
     group = head // (heads // groups)
@@ -290,18 +224,10 @@ def _column(x, state, sequence, index, channel, mask, channels, ROWS: tl.constex
 
 @triton.jit
 def _conv_kernel(
-    x,
-    state,
-    weight,
-    bias,
-    out,
-    columns,
+    x, state, weight, bias, out, columns,
     channels,
-    ROWS: tl.constexpr,
-    TAPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    ROWS: tl.constexpr, TAPS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """256 channels of one sequence. A state in place is written last, each column after those before it were read."""
     sequence = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

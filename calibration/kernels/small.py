@@ -57,24 +57,11 @@ def rope_and_cache(
     rows, q_heads, head_dim = q.shape
     kv_heads, v_dim = v.shape[1:]
     _rope_kernel[(rows, q_heads + kv_heads)](
-        q,
-        k,
-        v,
-        cos_sin,
-        positions,
-        slots,
-        q_out,
-        k_cache,
-        v_cache,
-        q_heads,
-        kv_heads,
-        head_dim,
-        v_dim,
-        HALF=cos_sin.shape[1] // 2,
-        BLOCK_D=triton.next_power_of_2(head_dim),
-        BLOCK_V=triton.next_power_of_2(v_dim),
+        q, k, v, cos_sin, positions, slots, q_out, k_cache, v_cache,
+        q_heads, kv_heads, head_dim, v_dim,
+        HALF=cos_sin.shape[1] // 2, BLOCK_D=triton.next_power_of_2(head_dim), BLOCK_V=triton.next_power_of_2(v_dim),
         num_warps=1,
-    )
+    )  # fmt: skip
 
 
 def router(logits: Tensor, ids: Tensor, weights: Tensor) -> None:
@@ -172,23 +159,10 @@ def _rotate(source, target, cos, sin, head_dim, HALF: tl.constexpr, BLOCK_D: tl.
 
 @triton.jit
 def _rope_kernel(
-    q,
-    k,
-    v,
-    cos_sin,
-    positions,
-    slots,
-    q_out,
-    k_cache,
-    v_cache,
-    q_heads,
-    kv_heads,
-    head_dim,
-    v_dim,
-    HALF: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    q, k, v, cos_sin, positions, slots, q_out, k_cache, v_cache,
+    q_heads, kv_heads, head_dim, v_dim,
+    HALF: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     """One head of one row: a query, or a key and its value."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     angle = cos_sin + tl.load(positions + row).to(tl.int64) * (2 * HALF) + tl.arange(0, HALF)
