@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibration.bench import fused
 from calibration.environment import environment
 from calibration.kernels import gemm, mla, moe, recurrent, references, small
 from calibration.kernels.references import relative_error
@@ -385,8 +386,9 @@ def accept(sequences: int, rows: int) -> Case:
 def commit(layers: int, sequences: int, rows: int, size: int) -> Case:
     snapshots, state = normal(layers, sequences, rows, size, dtype=F32), empty(layers, sequences, size, dtype=F32)
     accepted = torch.randint(0, rows, (sequences,), dtype=I32, device=DEVICE)
+    columns, conv = normal(layers, sequences, 3 + rows, 16), empty(layers, sequences, 3, 16)
     return Case(
-        lambda: small.commit(snapshots, accepted, state),
+        lambda: fused.commit(snapshots, columns, accepted, state, conv),
         lambda: [state],
         lambda: [references.commit(snapshots, accepted)],
         (state,),

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-EPS = 1e-6
+from calibration.kernels.recurrent import softplus
+from calibration.kernels.small import EPS, turn, unit_scale
 
 
 def embed(table: Tensor, first: Tensor, rest: Tensor | None, out: Tensor) -> Tensor:
@@ -24,22 +25,6 @@ def embed(table: Tensor, first: Tensor, rest: Tensor | None, out: Tensor) -> Ten
     grid = (tokens, triton.cdiv(hidden, 1024))
     _embed_kernel[grid](table, first, rest, out, first.stride(0), rest.stride(0), hidden, rows, BLOCK=1024)
     return out
-
-
-def norm_rows(
-    x: Tensor, weight: Tensor, out_rows: Tensor, *, residual: Tensor | None = None, picked: Tensor | None = None
-) -> Tensor:
-    """RMSNorm of ``x [.., hidden]`` (plus ``residual``) into ``out_rows [n, hidden]``.
-
-    picked: ``[n]`` int32, which of each sequence's rows is normed (x has ``rows`` per sequence); None norms them all.
-    """
-    count, hidden = out_rows.shape
-    _norm_rows_kernel[(count,)](
-        x, x if residual is None else residual, weight, out_rows, x if picked is None else picked,
-        x.stride(0), out_rows.stride(0), hidden, x.shape[0] // count, EPS,
-        ADD=residual is not None, PICK=picked is not None, BLOCK=triton.next_power_of_2(hidden), num_warps=8,
-    )  # fmt: skip
-    return out_rows
 
 
 def split(source_rows: Tensor, *parts: Tensor) -> None:
@@ -96,13 +81,6 @@ def gated_norm(y: Tensor, z_rows: Tensor, weight: Tensor, out: Tensor, groups: i
         z_rows.stride(0), width, size, EPS,
         GATE_FIRST=gate_first, BLOCK=triton.next_power_of_2(size), num_warps=4 if size > 512 else 1,
     )  # fmt: skip
-    return out
-
-
-def relu_squared(x: Tensor, out: Tensor) -> Tensor:
-    """The squared ReLU of ``x [rows, inner]``."""
-    rows, inner = out.shape
-    _relu_squared_kernel[(rows, triton.cdiv(inner, 1024))](x, out, inner, BLOCK=1024)
     return out
 
 
@@ -191,30 +169,6 @@ def _embed_kernel(table, first, rest, out, first_step, rest_step, hidden, rows, 
 
 
 @triton.jit
-def _unit_scale(value, size, eps):
-    """One over the root mean square of ``size`` values; entries past them are zero."""
-    return 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
-
-
-@triton.jit
-def _norm_rows_kernel(
-    x, residual, weight, out, picked,
-    x_step, out_step, hidden, rows, eps,
-    ADD: tl.constexpr, PICK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    target = tl.program_id(0).to(tl.int64)
-    source = target * rows + tl.load(picked + target) if PICK else target
-    column = tl.arange(0, BLOCK)
-    mask = column < hidden
-    value = tl.load(x + source * x_step + column, mask=mask, other=0.0).to(tl.float32)
-    if ADD:
-        value += tl.load(residual + source * hidden + column, mask=mask, other=0.0).to(tl.float32)
-    factor = tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
-    value = value * _unit_scale(value, hidden, eps) * factor
-    tl.store(out + target * out_step + column, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
 def _split_kernel(source, a, b, c, step, a_width, b_width, c_width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -244,11 +198,11 @@ def _split_heads_kernel(
         value += tl.load(bias + start + d, mask=mask, other=0.0).to(tl.float32)
     if head < q_heads:
         if NORM:
-            value *= _unit_scale(value, head_dim, eps) * tl.load(q_norm + d, mask=mask, other=0.0).to(tl.float32)
+            value *= unit_scale(value, head_dim, eps) * tl.load(q_norm + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(q + (row * q_heads + head) * head_dim + d, value.to(q.dtype.element_ty), mask=mask)
     elif head < keys:
         if NORM:
-            value *= _unit_scale(value, head_dim, eps) * tl.load(k_norm + d, mask=mask, other=0.0).to(tl.float32)
+            value *= unit_scale(value, head_dim, eps) * tl.load(k_norm + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(k + (row * kv_heads + head - q_heads) * head_dim + d, value.to(k.dtype.element_ty), mask=mask)
     else:
         tl.store(v + (row * kv_heads + head - keys) * v_dim + d, value.to(v.dtype.element_ty), mask=mask)
@@ -272,9 +226,8 @@ def _decay_kernel(ba, a_log, dt_bias, decay, beta, heads, BLOCK: tl.constexpr):
     b = tl.load(ba + row * 2 * heads + head, mask=mask, other=0.0).to(tl.float32)
     width = tl.load(ba + row * 2 * heads + heads + head, mask=mask, other=0.0).to(tl.float32)
     width += tl.load(dt_bias + head, mask=mask, other=0.0)
-    width = tl.where(width > 20.0, width, tl.log(1.0 + tl.exp(tl.minimum(width, 20.0))))
     rate = tl.exp(tl.load(a_log + head, mask=mask, other=0.0))
-    tl.store(decay + row * heads + head, -rate * width, mask=mask)
+    tl.store(decay + row * heads + head, -rate * softplus(width), mask=mask)
     tl.store(beta + row * heads + head, tl.sigmoid(b), mask=mask)
 
 
@@ -289,19 +242,10 @@ def _gated_norm_kernel(y, z, weight, out, z_step, width, size, eps, GATE_FIRST: 
     gate *= tl.sigmoid(gate)
     if GATE_FIRST:
         value *= gate
-    value *= _unit_scale(value, size, eps) * tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
+    value *= unit_scale(value, size, eps) * tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
     if not GATE_FIRST:
         value *= gate
     tl.store(out + row * width + column, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _relu_squared_kernel(x, out, inner, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < inner
-    value = tl.maximum(tl.load(x + row * inner + column, mask=mask, other=0.0).to(tl.float32), 0.0)
-    tl.store(out + row * inner + column, (value * value).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -314,14 +258,6 @@ def _add_shared_kernel(routed, shared, logit, out, hidden, GATED: tl.constexpr, 
         value *= tl.sigmoid(tl.load(logit + row).to(tl.float32))
     value += tl.load(routed + row * hidden + column, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + row * hidden + column, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _turn(source, target, cos, sin, HALF: tl.constexpr):
-    """Rotates entries against those HALF further on. source, target: [HALF] pointers to the first ones."""
-    low, high = tl.load(source).to(tl.float32), tl.load(source + HALF).to(tl.float32)
-    tl.store(target, (low * cos - high * sin).to(target.dtype.element_ty))
-    tl.store(target + HALF, (high * cos + low * sin).to(target.dtype.element_ty))
 
 
 @triton.jit
@@ -338,16 +274,16 @@ def _latent_rope_kernel(
     width = latent + 2 * HALF
     if head < heads:
         at = row * heads + head
-        _turn(q + at * qk + qk - 2 * HALF + half, q_absorbed + at * width + latent + half, cos, sin, HALF)
+        turn(q + at * qk + qk - 2 * HALF + half, q_absorbed + at * width + latent + half, cos, sin, HALF)
     else:
         source = latents + row * step
         target = cache + tl.load(slots + row).to(tl.int64) * width
         d = tl.arange(0, BLOCK)
         mask = d < latent
         value = tl.load(source + d, mask=mask, other=0.0).to(tl.float32)
-        value *= _unit_scale(value, latent, eps) * tl.load(weight + d, mask=mask, other=0.0).to(tl.float32)
+        value *= unit_scale(value, latent, eps) * tl.load(weight + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(target + d, value.to(cache.dtype.element_ty), mask=mask)
-        _turn(source + latent + half, target + latent + half, cos, sin, HALF)
+        turn(source + latent + half, target + latent + half, cos, sin, HALF)
 
 
 @triton.jit

@@ -287,7 +287,7 @@ class LatentAttention(Part):
             small.empty()
             return self.project("q_proj", x, state), latents
         joined = self.project("qkv_a_proj", x, state)
-        normed = fused.norm_rows(joined, self.q_norm, state.buffer("q_latent", state.tokens, rank))
+        normed = small.rms_norm(joined, self.q_norm, state.buffer("q_latent", state.tokens, rank))
         return self.project("q_b_proj", normed, state), joined[:, rank:]
 
     def attend(self, q: Tensor, state: Pass) -> Tensor:
@@ -506,7 +506,7 @@ class Moe(Part):
 
 
 def activate(up: Tensor, inner: Tensor, gated: bool) -> Tensor:
-    return small.silu_mul(up, inner) if gated else fused.relu_squared(up, inner)
+    return small.silu_mul(up, inner) if gated else small.relu_squared(up, inner)
 
 
 def skewed_experts(rows: int, part: spec.Moe, skew: float, device: torch.device) -> Tensor:

@@ -158,11 +158,11 @@ class Head:
         """
         tokens, width = embedded.shape
         joined = state.buffer("joined", tokens, 2 * width)
-        fused.norm_rows(embedded, self.embed_norm, joined[:, :width])
-        fused.norm_rows(hidden, self.hidden_norm, joined[:, width:])
+        small.rms_norm(embedded, self.embed_norm, joined[:, :width])
+        small.rms_norm(hidden, self.hidden_norm, joined[:, width:])
         residual = gemm.dense(joined, self.projection, state.buffer("residual", tokens, width))
         delta = run(self.blocks, residual, state)
-        return fused.norm_rows(residual, self.final_norm, out, residual=delta, picked=picked)
+        return small.rms_norm(residual, self.final_norm, out, residual=delta, picked=picked)
 
 
 class Stack:

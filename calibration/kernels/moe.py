@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from calibration.kernels.small import activated
+
 #: Rows of one block, the smallest that tensor cores take.
 BLOCK_ROWS = 16
 
@@ -269,19 +271,13 @@ def _product_kernel(
 
 
 @triton.jit
-def _activation_kernel(inner, activated, width, GATED: tl.constexpr, BLOCK: tl.constexpr):
+def _activation_kernel(inner, out, width, GATED: tl.constexpr, BLOCK: tl.constexpr):
     """SiLU(gate) * up, or relu(up)^2, of one pair."""
     pair = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < width
-    if GATED:
-        gate = tl.load(inner + pair * 2 * width + column, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(inner + pair * 2 * width + width + column, mask=mask, other=0.0).to(tl.float32)
-        value = gate * tl.sigmoid(gate) * up
-    else:
-        up = tl.maximum(tl.load(inner + pair * width + column, mask=mask, other=0.0).to(tl.float32), 0.0)
-        value = up * up
-    tl.store(activated + pair * width + column, value.to(activated.dtype.element_ty), mask=mask)
+    value = activated(inner + pair * width * (2 if GATED else 1), column, mask, width, GATED)
+    tl.store(out + pair * width + column, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -175,7 +175,7 @@ def _delta_kernel(
 
 
 @triton.jit
-def _softplus(x):
+def softplus(x):
     """log(1 + exp(x)), and x where that is the same."""
     return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
@@ -199,7 +199,7 @@ def _mamba2_kernel(
     h = tl.load(state + (sequence * heads + head) * size + cell, mask=mask[:, None], other=0.0)
     for row in range(rows):
         at = sequence * rows + row
-        width = _softplus(tl.load(dt + at * heads + head).to(tl.float32) + bias)
+        width = softplus(tl.load(dt + at * heads + head).to(tl.float32) + bias)
         value = tl.load(x + (at * heads + head) * head_dim + p, mask=mask, other=0.0).to(tl.float32)
         write = tl.load(b + (at * groups + group) * N + n).to(tl.float32)
         read = tl.load(c + (at * groups + group) * N + n).to(tl.float32)
