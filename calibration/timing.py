@@ -11,7 +11,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,16 @@ SETTLING_GRAPHS, SETTLING_LAUNCHES = 12, 1000
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of one launch: median and spread over replays. ``launches`` were timed in all."""
+    """Seconds of one execution: median and spread over replays."""
 
     seconds: float
     p10: float
     p90: float
     replays: int
-    launches: int
+
+    def figures(self) -> dict[str, float]:
+        """As a measurement keeps them."""
+        return {"seconds": self.seconds, "p10": self.p10, "p90": self.p90, "replays": self.replays}
 
     @property
     def noise(self) -> float:
@@ -118,24 +121,21 @@ def _measure_replays(graph: torch.cuda.CUDAGraph, count: int, budget_s: float) -
     graph.replay()
     first = replay()
     replays = max(MIN_REPLAYS, min(200, int(budget_s / max(first * count, 1e-6))))
-    return _sample([replay() for _ in range(replays)], count)
-
-
-def _undisturbed(times: list[float]) -> list[float]:
-    """The faster half: on a CPU, whatever else runs interrupts the rest."""
-    return sorted(times)[: max(MIN_REPLAYS, len(times) // 2)]
+    return summary([replay() for _ in range(replays)])
 
 
 def _measure_loop(launch: Callable[[int], object], sets: int, budget_s: float) -> Sample:
+    """The faster half of plain calls: on a CPU, whatever else runs interrupts the rest."""
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
     while len(times) < MIN_REPLAYS or (time.perf_counter() < deadline and len(times) < 200):
         begin = time.perf_counter()
         launch(len(times) % sets)
         times.append(time.perf_counter() - begin)
-    return _sample(_undisturbed(times), 1)
+    return summary(sorted(times)[: max(MIN_REPLAYS, len(times) // 2)])
 
 
-def _sample(times: list[float], count: int) -> Sample:
+def summary(times: Sequence[float]) -> Sample:
+    """The median of replays and what a tenth of them is below or above."""
     tenths = statistics.quantiles(times, n=10, method="inclusive")
-    return Sample(statistics.median(times), tenths[0], tenths[-1], len(times), len(times) * count)
+    return Sample(statistics.median(times), tenths[0], tenths[-1], len(times))
