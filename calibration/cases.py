@@ -14,7 +14,7 @@ import torch
 
 from calibration.case import BF16, Case, Device, checked
 from calibration.kernels import attention, gemm, index, installed, mla, moe, recurrent, references, small
-from calibration.plan import Point
+from calibration.plan import Point, latent_attention, work
 from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.engine import AttentionKernel
 from wmtp_sim.spec.precision import GroupFormats
@@ -35,12 +35,6 @@ def build(point: Point, where: Device) -> Case:
     return _BUILDERS[point.kernel](point, where)
 
 
-def _shape(
-    batch: float, rows: float, attended: float = 0.0, kv_bytes: float = 2.0, state_writes: float = 1.0
-) -> layers.Pass:
-    return layers.Pass(batch, rows, attended, kv_bytes, state_bytes=4.0, state_writes=state_writes)
-
-
 # --- products ----------------------------------------------------------------------------------------------------
 
 
@@ -48,7 +42,7 @@ def _gemm(point: Point, where: Device) -> Case:
     k, n, rows = point["k"], point["n"], point["rows"]
     fp8 = point.variant == "cublas_fp8"
     formats = GroupFormats(attention="fp8" if fp8 else "bf16")
-    operation = layers.gemm(Matrix("measured", k, n, "attention"), _shape(1, rows), formats)
+    operation = layers.gemm(Matrix("measured", k, n, "attention"), work(1, rows), formats)
     sets = where.rotate(k * n * (1 if fp8 else 2))
     weights = [where.randn(n, k, scale=k**-0.5).to(gemm.FP8 if fp8 else BF16) for _ in range(sets)]
     x, one = where.randn(rows, k), torch.ones((), device=where.device)
@@ -77,7 +71,7 @@ def _moe(point: Point, where: Device) -> Case:
     sets = min(where.rotate(one * min(rows * top_k, experts)), 16)
     routing = [_routing(rows, experts, top_k, where) for _ in range(sets)]
     unions = [ids.unique().numel() for ids, _ in routing]
-    operation = layers.experts(layer, _shape(1, rows), width, GroupFormats())
+    operation = layers.experts(layer, work(1, rows), width, GroupFormats())
     operation = replace(operation, weights=float(one * sum(unions) / len(unions)))
 
     run = moe.paired if point.variant == "paired" else moe.grouped
@@ -105,7 +99,7 @@ def _attended(point: Point, rule: AttentionKernel | None) -> Operation:
     """What the cost model counts for an attention, split by ``rule`` if any."""
     head, rows = point["head_dim"], point["rows"]
     mixer = spec.Attention(q_heads=point["q_heads"], kv_heads=point["kv_heads"], head_dim=head, v_head_dim=head)
-    shape = _shape(point["batch"], rows, point["context"] - rows, _kv_bytes(point))
+    shape = work(point["batch"], rows, point["context"] - rows, _kv_bytes(point))
     (operation,) = layers.attention(mixer, shape)
     operation = replace(operation, variant=point.variant)
     return split_attention(operation, rule) if rule else operation
@@ -209,10 +203,7 @@ def _mla(point: Point, where: Device) -> Case:
     heads, context, rows, batch = point["heads"], point["context"], point["rows"], point["batch"]
     given = dict(point.sizes)
     latent, rope = given.get("latent", 512), given.get("rope", 64)
-    mixer = spec.LatentAttention(
-        heads=heads, q_lora_rank=1536, kv_lora_rank=latent, qk_nope_head_dim=128, qk_rope_head_dim=rope, v_head_dim=128
-    )
-    (operation,) = layers.latent_attention(mixer, _shape(batch, rows, context - rows))
+    (operation,) = layers.latent_attention(latent_attention(heads, latent, rope), work(batch, rows, context - rows))
     sets = where.rotate(batch * context * (latent + rope) * 2)
     cache = where.randn(sets * batch * context, latent + rope)
     q, out = where.randn(batch, rows, heads, latent + rope, scale=0.3), where.empty(batch, rows, heads, latent)
@@ -262,7 +253,7 @@ def _recurrent(point: Point, where: Device) -> Case:
     batch, rows = sizes.pop("batch"), sizes.pop("rows")
     mixer = _MIXERS[point.variant](**sizes)
     one = _mamba2(mixer, batch, rows, where) if isinstance(mixer, spec.Mamba2) else _delta(mixer, batch, rows, where)
-    (operation,) = layers.recurrent(mixer, _shape(batch, rows, state_writes=rows))
+    (operation,) = layers.recurrent(mixer, work(batch, rows, state_writes=rows))
     sets = where.rotate(batch * math.prod(one.state_shape) * 4 * (1 + rows))
     states = [where.randn(batch, *one.state_shape, dtype=torch.float32) for _ in range(sets)]
     kept = [where.empty(batch, rows, *one.state_shape, dtype=torch.float32) for _ in range(sets if rows > 1 else 0)]
@@ -348,7 +339,7 @@ def _elementwise(point: Point, where: Device) -> Case:
         launch = (lambda i: least.zero_()) if on_cpu else (lambda i: small.empty(1))
         return Case(operation, launch, 1, lambda: 0.0, 1.0)
     hidden, norm = point["hidden"], point.variant == "norm"
-    operation = layers.elementwise("norm" if norm else "act", _shape(1, rows), hidden)
+    operation = layers.elementwise("norm" if norm else "act", work(1, rows), hidden)
     x, weight = where.randn(rows, hidden if norm else 2 * hidden), where.randn(hidden)
     out = where.empty(rows, hidden)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Attention, Block, GatedDeltaNet, KimiDeltaAttention, LatentAttention, Mamba2, Model, Moe
+from wmtp_sim.work.layers import Pass
 from wmtp_sim.work.weights import weights_of
 
 #: Models whose shapes stand for the catalogue: gated GQA hybrids, Mamba hybrids, MLA, dense GQA.
@@ -60,6 +61,19 @@ class Point:
 
 def point(kernel: str, variant: str, **sizes: int) -> Point:
     return Point(kernel, variant, tuple(sizes.items()))
+
+
+def work(
+    batch: float, rows: float = 1.0, attended: float = 0.0, kv_bytes: float = 2.0, state_writes: float = 1.0
+) -> Pass:
+    """The pass that a point stands for, over ``attended`` cached tokens; recurrent states are float32."""
+    return Pass(batch, rows, attended, kv_bytes, state_bytes=4.0, state_writes=state_writes)
+
+
+def latent_attention(heads: int, latent: int = 512, rope: int = 64) -> LatentAttention:
+    """So many of DeepSeek-V3's heads, which stand for all absorbed attention."""
+    ranks, dims = {"q_lora_rank": 1536, "kv_lora_rank": latent}, {"qk_nope_head_dim": 128, "qk_rope_head_dim": rope}
+    return LatentAttention(heads=heads, **ranks, **dims, v_head_dim=128)
 
 
 def plan(models: Iterable[Model], quick: bool = False, kernels: Iterable[str] = ()) -> list[Point]:

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from triton.errors import TritonError
 
@@ -25,6 +24,7 @@ from calibration import between
 from calibration.case import Device
 from calibration.cases import build
 from calibration.environment import Condition, Environment, condition, environment
+from calibration.fit import operation_numbers
 from calibration.plan import Point
 from calibration.timing import measure, warm_up
 from wmtp_sim.errors import InputError
@@ -132,14 +132,6 @@ def _record_between(point: Point, row: dict[str, Any]) -> dict[str, Any]:
     measured = {name: row[name] for name in ("how", "seconds", "p10", "p90", "replays")}
     operation = between.operation_of(point.variant, point["ranks"], point["bytes"])
     return _record(point, operation, measured | {"noisy": between.noise(row) > between.NOISY})
-
-
-def operation_numbers(operation: Operation) -> dict[str, Any]:
-    """The fields of an operation that a kernel model reads, as plain numbers."""
-    names = ("flops", "weights", "kv", "state", "activations", "metadata", "launches", "padding", "rereads")
-    names += ("serial_bytes", "turns", "rows")
-    numbers: dict[str, Any] = {name: float(np.asarray(getattr(operation, name))) for name in names}
-    return numbers | {"math": operation.math, "geometry": [float(size) for size in operation.geometry]}
 
 
 def refuse_unfit(now: Condition) -> None:
