@@ -1,4 +1,4 @@
-"""Run every kernel at the shapes of real models: right against float64, and roughly how fast inside a CUDA graph.
+"""Run every kernel at the shapes of real models: right against its reference, and roughly how fast in a CUDA graph.
 
     python -m calibration.check_kernels --out checks.json
 
@@ -25,9 +25,10 @@ from calibration.bench import fused
 from calibration.case import Case, Device, checked
 from calibration.cases import build
 from calibration.kernels import gemm, recurrent, references, small
-from calibration.plan import Point, point
+from calibration.plan import REPRESENTATIVE, K, M, Point, plan, point
 from calibration.report import Report
 from calibration.timing import measure
+from wmtp_sim.catalog.models import load_model
 from wmtp_sim.work.operation import Operation
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -205,100 +206,41 @@ def commit(where: Device, layers: int, batch: int, rows: int, size: int) -> Call
 # --- what is run -----------------------------------------------------------------------------------------------
 
 
-def matrix_entries() -> Iterator[Entry]:
-    llama, qwen = {"k": 4096, "n": 28672}, {"k": 2048, "n": 9216}
-    for model, sizes, many in (("Llama-8B gate_up", llama, (1, 4, 16, 64)), ("Qwen3.5-35B qkv", qwen, (1, 4))):
-        for rows in many:
-            yield Entry(f"gemm {model}, {rows} rows", point("gemm", "cublas", **sizes, rows=rows))
-    yield Entry("gemm DeepSeek-V3 o_proj, 4 rows", point("gemm", "cublas", k=16384, n=7168, rows=4))
-    for rows in (1, 16, 64):
-        yield Entry(f"gemm fp8 Llama-8B gate_up, {rows} rows", point("gemm", "cublas_fp8", **llama, rows=rows))
+def measured_entries() -> list[Entry]:
+    """A quick calibration's points, experts with every pair alone, and other tiles of absorbed attention."""
+    points = plan([load_model(name) for name in REPRESENTATIVE], quick=True)
+    whole = (("checked", M),)  # absorbed attention over all of its tokens
+    points += [replace(one, variant="paired") for one in points if one.kernel == "moe"]
+    for heads, rows in ((128, 1), (128, 4), (16, 1), (16, 4)):
+        for tile in ({"block": 64, "stages": 2}, {"block": 16, "stages": 4}):
+            points.append(point("mla", "triton_packed", heads=heads, context=128 * K, rows=rows, batch=1, **tile))
+    return [Entry(one.key, replace(one, sizes=(*one.sizes, *(whole if one.kernel == "mla" else ())))) for one in points]
+
+
+def other_entries() -> Iterator[Entry]:
+    """What no calibration measures, most of it at the sizes of Qwen3.5-35B."""
     for name, k, n in (("k_up", 128, 512), ("v_up", 512, 128)):
         yield Entry(f"bmm DeepSeek-V3 {name}, 4 rows", point("gemm", "bmm", heads=128, rows=4, k=k, n=n), batched)
     for model, rows, hidden, vocab in (
-        ("Qwen3.5-35B", 1, 2048, 248320),
-        ("Qwen3.5-35B", 4, 2048, 248320),
-        ("Llama-8B", 1, 4096, 128256),
+        ("Qwen", 1, 2048, 248320),
+        ("Qwen", 4, 2048, 248320),
+        ("Llama", 1, 4096, 128256),
     ):
-        sizes = {"rows": rows, "hidden": hidden, "vocab": vocab}
-        yield Entry(f"lm_head {model}, {rows} rows", point("gemm", "lm_head", **sizes), lm_head)
-
-
-def expert_entries() -> Iterator[Entry]:
-    models = [
-        ("Qwen3.5-35B", {"top_k": 8, "experts": 256, "width": 2048, "inner": 512, "gated": 1}, (1, 4, 32, 128)),
-        ("Nemotron-3-Super", {"top_k": 22, "experts": 512, "width": 1024, "inner": 2688, "gated": 0}, (1, 4, 16)),
-        ("Kimi-Linear", {"top_k": 8, "experts": 256, "width": 2304, "inner": 1024, "gated": 1}, (4,)),
-        ("DeepSeek-V3", {"top_k": 8, "experts": 256, "width": 7168, "inner": 2048, "gated": 1}, (1, 4, 32)),
-    ]
-    for model, sizes, grouped in models:
-        for rows in grouped:
-            yield Entry(f"moe grouped {model}, {rows} rows", point("moe", "grouped", **sizes, rows=rows))
-        yield Entry(f"moe paired {model}, 4 rows", point("moe", "paired", **sizes, rows=4))
-
-
-def attention_entries() -> Iterator[Entry]:
-    shapes = [
-        ("DeepSeek-V3", 1, 1, 128, 131072),
-        ("DeepSeek-V3", 1, 4, 128, 131072),
-        ("DeepSeek-V3", 16, 1, 128, 8192),
-        ("DeepSeek-V3 TP8", 1, 1, 16, 131072),
-        ("DeepSeek-V3 TP8", 1, 4, 16, 131072),
-        ("Kimi-Linear", 1, 1, 32, 4096),
-        ("Kimi-Linear", 1, 4, 32, 1048576),
-    ]
-    for model, batch, rows, heads, context in shapes:
-        sizes = {"heads": heads, "context": context, "rows": rows, "batch": batch}
-        tiles = ({}, {"block": 64, "stages": 2}, {"block": 16, "stages": 4})
-        for tile in tiles if context == 131072 else tiles[:1]:
-            name = f"mla {model}, {batch} x {rows} rows, {context} tokens"
-            name += f", tile {tile['block']}" if tile else ""
-            yield Entry(name, point("mla", "triton_packed", **sizes, **tile, checked=context))
-
-
-def recurrent_entries() -> Iterator[Entry]:
-    heads = {"k_dim": 128, "v_dim": 128}
-    mamba = {"heads": 128, "head_dim": 64, "groups": 8, "state_dim": 128, "conv_bias": 1, "gated_norm": 1}
-    for name, kind, sizes in (
-        ("GDN Qwen3.5-35B", "gdn", {"k_heads": 16, "v_heads": 32, **heads}),
-        ("KDA Kimi-Linear", "kda", {"heads": 32, "head_dim": 128, "full_rank_gate": 0, "decay_entries": 32}),
-        ("Mamba2 Nemotron", "mamba2", mamba),
-    ):
-        for batch in (1, 32):
-            for rows, how in ((1, "1 row"), (4, "4 rows, snapshots")):
-                one = point("recurrent", kind, **sizes, conv_kernel=4, batch=batch, rows=rows)
-                yield Entry(f"{name}, {batch} x {how}", one)
+        one = point("gemm", "lm_head", rows=rows, hidden=hidden, vocab=vocab)
+        yield Entry(f"lm_head {model}, {rows} rows", one, lm_head)
     if recurrent.fla_available():
         for name, k_heads, kda in (("GDN", 16, 0), ("KDA", 32, 1)):
             for rows in (1, 4):
-                one = point("recurrent", "fla", rows=rows, k_heads=k_heads, v_heads=32, **heads, kda=kda)
+                one = point("recurrent", "fla", rows=rows, k_heads=k_heads, v_heads=32, k_dim=128, v_dim=128, kda=kda)
                 yield Entry(f"{name} by fla-core, 1 x {rows} rows", one, fla_delta_rule)
-
-
-def small_entries() -> Iterator[Entry]:
-    yield Entry("empty", point("elementwise", "empty", rows=1))
-    yield Entry("rms_norm 2048, 4 rows", point("elementwise", "norm", hidden=2048, rows=4))
-    yield Entry("rms_norm 7168, 64 rows", point("elementwise", "norm", hidden=7168, rows=64))
     yield Entry("add_rms_norm 2048, 4 rows", point("elementwise", "add_norm", hidden=2048, rows=4), add_rms_norm)
-    yield Entry("silu_mul 14336, 4 rows", point("elementwise", "act", hidden=14336, rows=4))
     qwen = {"q_heads": 16, "kv_heads": 2, "head_dim": 256, "rotary": 64, "context": 65536, "rows": 4}
-    yield Entry("rope and cache Qwen3.5-35B, 4 rows", point("elementwise", "rope", **qwen), rope)
+    yield Entry("rope and cache, 4 rows", point("elementwise", "rope", **qwen), rope)
     for experts, top_k in ((256, 8), (512, 22)):
         one = point("elementwise", "router", rows=4, experts=experts, top_k=top_k)
         yield Entry(f"router {experts} top {top_k}, 4 rows", one, router)
-    for name, kib in (("64 KiB", 2**7), ("2 MiB", 2**12), ("1 GiB", 2**21)):
-        yield Entry(f"copy {name}", point("copy", "torch", kib=kib))
-    for rows in (1, 4):
-        yield Entry(f"argmax Qwen3.5-35B, {rows} rows", point("sample", "argmax", vocab=248320, rows=rows))
     yield Entry("accept, 16 x 4 rows", point("sample", "accept", batch=16, rows=4), accept)
-    one = point("copy", "commit", layers=30, batch=1, rows=4, size=524288)
-    yield Entry("commit Qwen3.5-35B, 30 layers", one, commit)
-
-
-def all_entries() -> list[Entry]:
-    """Every kernel at every shape, experts of one model together."""
-    groups = (small_entries, matrix_entries, recurrent_entries, attention_entries, expert_entries)
-    return [entry for group in groups for entry in group()]
+    yield Entry("commit, 30 layers", point("copy", "commit", layers=30, batch=1, rows=4, size=524288), commit)
 
 
 # --- running ---------------------------------------------------------------------------------------------------
@@ -328,7 +270,7 @@ def run(entry: Entry, where: Device) -> Result:
 def line(result: Result) -> str:
     state = "FAILED " + result.failure.splitlines()[0][:150] if result.failure else "ok"
     speed = f"{result.microseconds:10.2f} us ±{100 * result.noise:3.0f}% {result.terabytes_per_second:7.3f} TB/s"
-    return f"{result.name:56s} {result.error:8.1e} {speed} {result.sets:3d} sets  {state}"
+    return f"{result.name:72s} {result.error:8.1e} {speed} {result.sets:3d} sets  {state}"
 
 
 def main() -> None:
@@ -340,13 +282,16 @@ def main() -> None:
     torch.manual_seed(0)
     report = Report(options.out, DEVICE, DEADLINE_S, results=[])
     failed = []
-    for entry in all_entries():
+    entries = [*other_entries(), *measured_entries()]
+    if options.tiny:  # many shapes are one then
+        entries = list({entry.point: entry for entry in map(shrunk, entries)}.values())
+    for entry in entries:
         if options.only not in entry.name:
             continue
         if report.late:
             result = Result(entry.name, failure=f"not run: {DEADLINE_S:.0f} s are over")
         else:
-            result = run(shrunk(entry) if options.tiny else entry, Device.of(DEVICE))
+            result = run(entry, Device.of(DEVICE))
         failed += [entry.name] if result.failure else []
         print(line(result), flush=True)
         report.add("results", asdict(result))

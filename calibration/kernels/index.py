@@ -5,9 +5,9 @@ per dependent loop turn; the parallel one spreads the blocks of tokens over prog
 number of programs.
 """
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 # The token-block rule of FlashInfer's draft backend in SGLang: table entries per program, and programs in all.
 TOKENS_PER_PROGRAM = 8192
@@ -20,12 +20,12 @@ def parallel_programs(width: int, steps: int, batch: int) -> int:
 
 
 def build_lists(
-    table: torch.Tensor,
-    requests: torch.Tensor,
-    committed: torch.Tensor,
+    table: Tensor,
+    requests: Tensor,
+    committed: Tensor,
     *,
-    out: torch.Tensor,
-    out_lengths: torch.Tensor,
+    out: Tensor,
+    out_lengths: Tensor,
     appended: int = 1,
     window: int | None = None,
     sink: int = 0,

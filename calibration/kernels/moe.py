@@ -12,6 +12,7 @@ Gated experts have ``gate_up [experts, 2 * inner, hidden]`` (SiLU(gate) * up); p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -91,6 +92,8 @@ def grouped(
     out: Tensor,
     workspace: Workspace,
     tile: Tile = DEFAULT_TILE,
+    *,
+    alone: bool = False,
 ) -> Tensor:
     """The layer with pairs grouped by expert: 6 kernels.
 
@@ -101,23 +104,24 @@ def grouped(
         weights: their routing weights, ``[rows, top_k]`` float32.
         out: ``[rows, hidden]`` bf16, written.
         workspace: from `make_workspace`.
+        alone: every pair is a block of its own: 4 kernels, see `paired`.
     """
-    align(ids, workspace)
-    return _experts(x, gate_up, down, ids, weights, out, workspace, tile, paired=False)
+    if not alone:
+        align(ids, workspace)
+    (rows, top_k), hidden, inner = ids.shape, out.shape[1], down.shape[2]
+    _product(x, gate_up, ids, None, workspace.inner, workspace, tile, alone)
+    gated = workspace.inner.shape[1] == 2 * inner
+    _activation_kernel[(rows * top_k, triton.cdiv(inner, 1024))](
+        workspace.inner, workspace.activated, inner, GATED=gated, BLOCK=1024
+    )
+    _product(workspace.activated, down, ids, weights, workspace.outputs, workspace, tile, alone)
+    _sum_kernel[(rows, triton.cdiv(hidden, 512))](workspace.outputs, out, hidden, top_k, BLOCK=512)
+    return out
 
 
-def paired(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    out: Tensor,
-    workspace: Workspace,
-    tile: Tile = DEFAULT_TILE,
-) -> Tensor:
-    """The layer with every pair a block of its own: 4 kernels. Arguments as in `grouped`."""
-    return _experts(x, gate_up, down, ids, weights, out, workspace, tile, paired=True)
+def paired(*given: Any) -> Tensor:
+    """The layer with every pair a block of its own: arguments as in `grouped`."""
+    return grouped(*given, alone=True)
 
 
 def align(ids: Tensor, workspace: Workspace) -> None:
@@ -131,30 +135,6 @@ def align(ids: Tensor, workspace: Workspace) -> None:
     )  # fmt: skip
 
 
-def _experts(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    out: Tensor,
-    workspace: Workspace,
-    tile: Tile,
-    paired: bool,
-) -> Tensor:
-    rows, top_k = ids.shape
-    inner = down.shape[2]
-    _product(x, gate_up, ids, None, workspace.inner, workspace, tile, paired, pairs_per_row=top_k)
-    gated = workspace.inner.shape[1] == 2 * inner
-    _activation_kernel[(rows * top_k, triton.cdiv(inner, 1024))](
-        workspace.inner, workspace.activated, inner, GATED=gated, BLOCK=1024
-    )
-    _product(workspace.activated, down, ids, weights, workspace.outputs, workspace, tile, paired, pairs_per_row=1)
-    hidden = out.shape[1]
-    _sum_kernel[(rows, triton.cdiv(hidden, 512))](workspace.outputs, out, hidden, top_k, BLOCK=512)
-    return out
-
-
 def _product(
     x: Tensor,
     weight: Tensor,
@@ -163,17 +143,19 @@ def _product(
     out: Tensor,
     workspace: Workspace,
     tile: Tile,
-    paired: bool,
-    pairs_per_row: int,
+    alone: bool,
 ) -> None:
-    """``out[pair] = x[pair // pairs_per_row] @ weight[expert of pair].T``, times ``scales[pair]`` where given."""
+    """``out[pair] = x[row of pair] @ weight[expert of pair].T``, times ``scales[pair]`` where given.
+
+    ``x`` has a row for every pair, or one for all pairs of a row.
+    """
     _, n, k = weight.shape
-    block_expert = ids if paired else workspace.block_expert
+    block_expert = ids if alone else workspace.block_expert
     blocks, tiles = block_expert.numel(), triton.cdiv(n, tile.n)
     _product_kernel[(blocks * tiles,)](
         x, weight, block_expert, workspace.block_pairs, scales, out,
-        ids.numel(), blocks, tiles, n, k, pairs_per_row,
-        PAIRED=paired, SCALED=scales is not None, EVEN=n % tile.n == 0 and k % tile.k == 0, BLOCK_M=BLOCK_ROWS,
+        ids.numel(), blocks, tiles, n, k, ids.numel() // x.shape[0],
+        PAIRED=alone, SCALED=scales is not None, EVEN=n % tile.n == 0 and k % tile.k == 0, BLOCK_M=BLOCK_ROWS,
         BLOCK_N=tile.n, BLOCK_K=tile.k, UPCAST=x.device.type == "cpu", num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
