@@ -63,14 +63,5 @@ def measured_between(
     counts, payloads = (sorted({one[size] for one in points}) for size in ("ranks", "bytes"))
     found = sweep(counts, idle_gpus(device), payloads, GROUP_S)
     rows = {(row["collective"], row["ranks"], row["bytes"]): row for row in fastest(found.rows)}
-    measured = [
-        (one, rows[one.variant, one["ranks"], one["bytes"]])
-        for one in points
-        if (one.variant, one["ranks"], one["bytes"]) in rows
-    ]
-    return measured, [("collectives", failure) for failure in found.failures]
-
-
-def noise(row: Row) -> float:
-    """Half the 10-90 % range over the median."""
-    return float((row["p90"] - row["p10"]) / (2 * row["seconds"]))
+    wanted = ((one, rows.get((one.variant, one["ranks"], one["bytes"]))) for one in points)
+    return [(one, row) for one, row in wanted if row], [("collectives", failure) for failure in found.failures]

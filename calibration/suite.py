@@ -26,6 +26,7 @@ from calibration.cases import build
 from calibration.environment import Condition, Environment, condition, environment
 from calibration.fit import operation_numbers
 from calibration.plan import Point
+from calibration.sweep_collectives import noise
 from calibration.timing import measure, warm_up
 from wmtp_sim.errors import InputError
 from wmtp_sim.work.operation import Operation
@@ -131,7 +132,7 @@ def _record_between(point: Point, row: dict[str, Any]) -> dict[str, Any]:
     """A collective's row as a point; ``how`` says what was fastest."""
     measured = {name: row[name] for name in ("how", "seconds", "p10", "p90", "replays")}
     operation = between.operation_of(point.variant, point["ranks"], point["bytes"])
-    return _record(point, operation, measured | {"noisy": between.noise(row) > between.NOISY})
+    return _record(point, operation, measured | {"noisy": noise(row) > between.NOISY})
 
 
 def refuse_unfit(now: Condition) -> None:
