@@ -14,20 +14,8 @@ import torch
 from torch import Tensor
 
 from calibration.bench import fused
-from calibration.bench.layers import (
-    Moe,
-    Part,
-    Pass,
-    Place,
-    Recurrent,
-    Scratch,
-    States,
-    UnsupportedError,
-    build,
-    random_matrix,
-    refuse,
-    rotary_width,
-)
+from calibration.bench.layers import Moe, Part, Recurrent, UnsupportedError, build, random_matrix, refuse, rotary_width
+from calibration.bench.passes import Pass, Place, Scratch, States
 from calibration.kernels import gemm, small
 from calibration.kernels.index import build_lists, parallel_programs
 from wmtp_sim.spec.model import Attention, Block, LatentAttention, Model, MtpHead

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from triton.errors import TritonError
 
-from calibration.bench.layers import Place, UnsupportedError
+from calibration.bench.layers import UnsupportedError
 from calibration.bench.model import Demand, Phases, Stack, fitting_repeats, step_launches
+from calibration.bench.passes import Place
 from calibration.environment import condition, environment
 from calibration.kernels.attention import INTERPRETED
 from calibration.timing import Sample, capture_stream, summary, warm_up
