@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from calibration.environment import environment
-from calibration.timing import GRAPH_LAUNCHES, Sample, capture_stream, summary, warm_up
+from calibration.timing import GRAPH_LAUNCHES, Sample, captured, summary, warm_up
 
 SCHEMA = "wmtp-collectives/1"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -188,10 +188,7 @@ def timed(launch: Launch, device: torch.device, replays: int) -> list[float]:
         return [_timed_once(launch) for _ in range(replays)]
     launch()
     torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device), capture_error_mode="thread_local"):
-        for _ in range(GRAPH_LAUNCHES):
-            launch()
+    graph = captured(lambda _: launch(), GRAPH_LAUNCHES, device, capture_error_mode="thread_local")
     together = torch.zeros(1, device=device)
     return [_timed_replay(graph, together) for _ in range(replays + 2)][2:]
 

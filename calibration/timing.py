@@ -71,6 +71,15 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def captured(launch: Callable[[int], object], count: int, device: torch.device, **options: str) -> torch.cuda.CUDAGraph:
+    """A graph of ``launch(0)`` to ``launch(count - 1)``, of which it holds only addresses. options: torch's own."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capture_stream(device), **options):
+        for i in range(count):
+            launch(i)
+    return graph
+
+
 def settle_graphs(device: torch.device) -> None:
     """Bring a process to where a server's is after it has captured its graphs.
 
@@ -82,11 +91,7 @@ def settle_graphs(device: torch.device) -> None:
         return
     x = torch.zeros(1, device=device)
     for _ in range(SETTLING_GRAPHS):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=capture_stream(device)):
-            for _ in range(SETTLING_LAUNCHES):
-                x.add_(1)
-        graph.replay()
+        captured(lambda _: x.add_(1), SETTLING_LAUNCHES, device).replay()
     torch.cuda.synchronize(device)
 
 
@@ -101,11 +106,7 @@ def measure(launch: Callable[[int], object], sets: int, device: torch.device, bu
         return _measure_loop(launch, sets, budget_s)
     torch.cuda.synchronize(device)
     count = sets * max(1, GRAPH_LAUNCHES // sets)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device)):
-        for i in range(count):
-            launch(i % sets)
-    return _measure_replays(graph, count, budget_s)
+    return _measure_replays(captured(lambda i: launch(i % sets), count, device), count, budget_s)
 
 
 def _measure_replays(graph: torch.cuda.CUDAGraph, count: int, budget_s: float) -> Sample:

@@ -28,7 +28,7 @@ from calibration.bench.model import Demand, Phases, Stack, fitting_repeats, step
 from calibration.bench.passes import Place
 from calibration.environment import condition, environment
 from calibration.kernels.attention import INTERPRETED
-from calibration.timing import Sample, capture_stream, summary, warm_up
+from calibration.timing import Sample, captured, summary, warm_up
 from calibration.writing import write_whole
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.cli.ranges import counting, doubling, whole
@@ -87,18 +87,15 @@ def timed(function: Callable[[], None], device: torch.device, budget_s: float, c
         return Timed(**summary(list(_loop(function, budget_s))).figures(), again=function)
     function()
     torch.cuda.synchronize(device)
-    graph = captured(function, device, copies)
-    once = captured(function, device) if copies > 1 else graph
+    graph = replayed(function, device, copies)
+    once = replayed(function, device) if copies > 1 else graph
     each = [seconds / copies for seconds in _replays(graph, budget_s)]
     return Timed(**summary(each).figures(), again=once)
 
 
-def captured(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:
-    """A CUDA graph of ``function``, as what replays it. The function is kept: the graph holds only addresses."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device)):
-        for _ in range(copies):
-            function()
+def replayed(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:
+    """What replays a CUDA graph of ``function``. The function is kept: the graph holds only addresses."""
+    graph = captured(lambda _: function(), copies, device)
 
     def replay(_: Callable[[], None] = function) -> None:
         graph.replay()

@@ -32,7 +32,6 @@ def build_lists(
     ring_depth: int | None = None,
     block: int = 128,
     programs: int = 1,
-    num_warps: int = 4,
 ) -> None:
     """Fill out[step, b] with the slots that draft step `step` of sequence b attends to; out_lengths, with their count.
 
@@ -51,7 +50,7 @@ def build_lists(
         table, requests, committed, out, out_lengths,
         table.stride(0), out.stride(0), out.stride(1),
         appended, window or 0, sink, 0 if ring_depth is None else window + ring_depth + 1,
-        WINDOWED=window is not None, RING=ring_depth is not None, BLOCK=block, num_warps=num_warps,
+        WINDOWED=window is not None, RING=ring_depth is not None, BLOCK=block, num_warps=4,
     )  # fmt: skip
 
 

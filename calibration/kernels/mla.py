@@ -56,7 +56,6 @@ def attention(
     out: Tensor,
     workspace: Workspace,
     block: int = 32,
-    warps: int = 8,
     stages: int = 3,
 ) -> Tensor:
     """Decode (one row) or verify (several, the last rows of the sequence, each blind to later ones): 2 kernels.
@@ -69,7 +68,7 @@ def attention(
         scale: of the scores.
         out: ``[sequences, rows, heads, latent]`` bf16, written.
         workspace: from `make_workspace`.
-        block, warps, stages: tokens per turn, warps and pipeline depth.
+        block, stages: tokens per turn, and pipeline depth.
     """
     sequences, rows, heads, width = q.shape
     latent, queries, splits = out.shape[-1], rows * heads, workspace.splits
@@ -77,7 +76,7 @@ def attention(
         q, cache, slots, lengths, workspace.partial, workspace.lse,
         queries, rows, heads, slots.shape[1], splits, scale * LOG2_E,
         LATENT=latent, ROPE=width - latent, BLOCK_M=BLOCK_QUERIES, BLOCK_N=block, UPCAST=q.device.type == "cpu",
-        num_warps=warps, num_stages=stages,
+        num_warps=8, num_stages=stages,
     )  # fmt: skip
     _combine_kernel[(sequences * queries, triton.cdiv(latent, 128))](
         workspace.partial, workspace.lse, out, splits,

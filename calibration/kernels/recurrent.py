@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+#: Rows of a Mamba-2 state per program.
+BLOCK_P = 8
+
 
 def delta_rule(
     q: Tensor,
@@ -25,7 +28,6 @@ def delta_rule(
     out: Tensor,
     snapshots: Tensor | None = None,
     block_v: int = 8,
-    warps: int = 1,
 ) -> Tensor:
     """Gated delta rule: GDN with one decay per head, KDA with one per key channel. Queries and keys are normalised.
 
@@ -38,14 +40,14 @@ def delta_rule(
         scale: of the queries.
         out: ``[sequences, rows, v_heads, v_dim]`` bf16, written.
         snapshots: ``[sequences, rows, v_heads, k_dim, v_dim]`` float32, or None to update ``state``.
-        block_v, warps: columns of the state per program, and its warps.
+        block_v: columns of the state per program of one warp.
     """
     sequences, rows, k_heads, k_dim = q.shape
     v_heads, v_dim = v.shape[2:]
     _delta_kernel[(triton.cdiv(v_dim, block_v), v_heads, sequences)](
         q, k, v, decay, beta, state, out, state if snapshots is None else snapshots,
         scale, rows, k_heads, v_heads, v_dim,
-        K=k_dim, BLOCK_V=block_v, PER_CHANNEL=decay.dim() == 4, SNAPSHOTS=snapshots is not None, num_warps=warps,
+        K=k_dim, BLOCK_V=block_v, PER_CHANNEL=decay.dim() == 4, SNAPSHOTS=snapshots is not None, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -61,8 +63,6 @@ def mamba2(
     state: Tensor,
     out: Tensor,
     snapshots: Tensor | None = None,
-    block_p: int = 8,
-    warps: int = 1,
 ) -> Tensor:
     """Mamba-2 (SSD) selective state update, softplus of the time step included.
 
@@ -74,14 +74,13 @@ def mamba2(
         state: ``[sequences, heads, head_dim, state_dim]`` float32.
         out: ``[sequences, rows, heads, head_dim]`` bf16, written.
         snapshots: ``[sequences, rows, heads, head_dim, state_dim]`` float32, or None to update ``state``.
-        block_p, warps: rows of the state per program, and its warps.
     """
     sequences, rows, heads, head_dim = x.shape
     groups, state_dim = b.shape[2:]
-    _mamba2_kernel[(triton.cdiv(head_dim, block_p), heads, sequences)](
+    _mamba2_kernel[(triton.cdiv(head_dim, BLOCK_P), heads, sequences)](
         x, dt, a_log, b, c, d, dt_bias, state, out, state if snapshots is None else snapshots,
         rows, heads, groups, head_dim,
-        N=state_dim, BLOCK_P=block_p, SNAPSHOTS=snapshots is not None, num_warps=warps,
+        N=state_dim, BLOCK_P=BLOCK_P, SNAPSHOTS=snapshots is not None, num_warps=1,
     )  # fmt: skip
     return out
 
