@@ -17,12 +17,7 @@ from wmtp_sim.work import collectives
 from wmtp_sim.work.operation import Operation
 
 #: The operation that the cost model counts for each.
-OPERATIONS = {
-    "all_reduce": collectives.all_reduce,
-    "all_gather": collectives.all_gather,
-    "reduce_scatter": collectives.reduce_scatter,
-    "all_to_all": collectives.all_to_all,
-}
+OPERATIONS = {name: getattr(collectives, name) for name in COLLECTIVES}
 #: A quick run takes every third size, 1 KB to 32 MB.
 QUICK = 3
 #: Seconds for one number of ranks, processes and communicators included.
@@ -53,7 +48,8 @@ def groups_around(device: torch.device) -> list[int]:
 
 
 def operation_of(collective: str, ranks: int, payload: int) -> Operation:
-    return OPERATIONS[collective](float(payload), ranks)
+    operation: Operation = OPERATIONS[collective](float(payload), ranks)
+    return operation
 
 
 def measured_between(

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -71,7 +72,7 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def captured(launch: Callable[[int], object], count: int, device: torch.device, **options: str) -> torch.cuda.CUDAGraph:
+def captured(launch: Callable[[int], object], count: int, device: torch.device, **options: Any) -> torch.cuda.CUDAGraph:
     """A graph of ``launch(0)`` to ``launch(count - 1)``, of which it holds only addresses. options: torch's own."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=capture_stream(device), **options):

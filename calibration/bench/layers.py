@@ -35,6 +35,8 @@ class Part(ABC):
     """Matrices by name, as `wmtp_sim.work.weights` lists them: ``[n, k]``, or ``[copies, k, n]``."""
 
     ELEMENTWISE = 0
+    #: Class and number of the core's kernels as the cost model counts them: attention and its merge are one.
+    CORE = ("", 0)
     #: Caches, and the shape of a slot of each.
     cached: dict[str, tuple[int, ...]] = {}  # noqa: RUF012 - parts that have caches state their own
 
@@ -80,6 +82,7 @@ class Attention(Part):
     """GQA: qkv and gate in one product, split with q/k norms, rope with the cache write, attention, gate, o."""
 
     ELEMENTWISE = 3
+    CORE = ("attention", 1)
     k_cache: Tensor
     v_cache: Tensor
 
@@ -150,6 +153,7 @@ class LatentAttention(Part):
     """Absorbed MLA: down-projections, norm, q, k_up on the queries, rope with the cache write, attention, v_up, o."""
 
     ELEMENTWISE = 2
+    CORE = ("mla", 1)
     cache: Tensor
 
     def __init__(self, part: spec.LatentAttention, hidden: int, place: Place) -> None:
@@ -213,6 +217,8 @@ class Recurrent(Part):
     ``state_shape`` is one sequence's state, ``channels`` and ``taps`` those of the convolution, ``layer`` its number
     among the model's recurrent layers.
     """
+
+    CORE = ("recurrent", 2)
 
     def __init__(self, part: spec.Mixer, hidden: int, place: Place, channels: int, taps: int) -> None:
         super().__init__(part, hidden, place)
@@ -342,6 +348,7 @@ class Moe(Part):
     """
 
     ELEMENTWISE = 3
+    CORE = ("moe", 2)
 
     def __init__(self, part: spec.Moe, hidden: int, place: Place, skew: float = 0.0) -> None:
         refuse(

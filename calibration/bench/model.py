@@ -414,9 +414,6 @@ class Phases:
 
 # --- launches, by structure ------------------------------------------------------------------------------------
 
-#: Kernels of a layer's core as the cost model counts them: attention and its merge are one.
-_CORES = {"Attention": ("attention", 1), "LatentAttention": ("mla", 1), "Moe": ("moe", 2)}
-
 
 def launches(blocks: Iterable[Residual], norms: int) -> Counter[str]:
     """Kernels of one pass by class: embedding and ``norms`` final norms, blocks, lm_head."""
@@ -424,10 +421,9 @@ def launches(blocks: Iterable[Residual], norms: int) -> Counter[str]:
     for part in parts_of(blocks):
         counts["gemm"] += len(part.matrices)
         counts["elementwise"] += 1 + part.ELEMENTWISE
-        core, number = ("recurrent", 2) if isinstance(part, Recurrent) else _CORES.get(type(part).__name__, ("", 0))
-        if number:
-            counts[core] += number
-    return counts
+        core, number = part.CORE
+        counts[core] += number
+    return +counts
 
 
 def step_launches(phases: Phases) -> dict[str, dict[str, int]]:

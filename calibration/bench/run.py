@@ -84,13 +84,13 @@ class Timed(Sample):
 def timed(function: Callable[[], None], device: torch.device, budget_s: float, copies: int = 1) -> Timed:
     """Times a sequence of launches: captured ``copies`` times in a CUDA graph, or called as it is on a CPU."""
     if device.type != "cuda":
-        return Timed(**summary(list(_loop(function, budget_s))).figures(), again=function)
+        return Timed(**vars(summary(list(_loop(function, budget_s)))), again=function)
     function()
     torch.cuda.synchronize(device)
     graph = replayed(function, device, copies)
     once = replayed(function, device) if copies > 1 else graph
     each = [seconds / copies for seconds in _replays(graph, budget_s)]
-    return Timed(**summary(each).figures(), again=once)
+    return Timed(**vars(summary(each)), again=once)
 
 
 def replayed(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:

@@ -47,17 +47,17 @@ class TileConfig:
 class Workspace:
     """Buffers between the splits of one call. `arrivals` starts at zero and every call leaves it at zero."""
 
-    partial: Tensor  # [batch · kv_heads, splits, rows · group, v_dim], float32 (or a narrower type)
+    partial: Tensor  # [batch · kv_heads, splits, rows · group, v_dim], float32
     lse: Tensor  # [batch · kv_heads, rows · group, splits], float32, base 2
     arrivals: Tensor  # int32, one per group of splits and one per tile
 
 
-def make_workspace(q: Tensor, kv_heads: int, v_dim: int, splits: int, dtype: torch.dtype = torch.float32) -> Workspace:
+def make_workspace(q: Tensor, kv_heads: int, v_dim: int, splits: int) -> Workspace:
     """Buffers for `attention` on q [batch, rows, q_heads, head_dim] with any tile config."""
     batch, rows, q_heads, _ = q.shape
     streams, packed = batch * kv_heads, rows * q_heads // kv_heads
     return Workspace(
-        partial=torch.empty(streams, splits, packed, v_dim, dtype=dtype, device=q.device),
+        partial=torch.empty(streams, splits, packed, v_dim, dtype=torch.float32, device=q.device),
         lse=torch.empty(streams, packed, splits, dtype=torch.float32, device=q.device),
         arrivals=torch.zeros(streams * triton.cdiv(packed, 16) * (splits + 1), dtype=torch.int32, device=q.device),
     )
