@@ -17,12 +17,7 @@ from wmtp_sim.work import collectives
 from wmtp_sim.work.operation import Operation
 
 #: The operation that the cost model counts for each.
-OPERATIONS = {
-    "all_reduce": collectives.all_reduce,
-    "all_gather": collectives.all_gather,
-    "reduce_scatter": collectives.reduce_scatter,
-    "all_to_all": collectives.all_to_all,
-}
+OPERATIONS = {name: getattr(collectives, name) for name in COLLECTIVES}
 #: A quick run takes every third size, 1 KB to 32 MB.
 QUICK = 3
 #: Seconds for one number of ranks, processes and communicators included.
@@ -53,7 +48,8 @@ def groups_around(device: torch.device) -> list[int]:
 
 
 def operation_of(collective: str, ranks: int, payload: int) -> Operation:
-    return OPERATIONS[collective](float(payload), ranks)
+    operation: Operation = OPERATIONS[collective](float(payload), ranks)
+    return operation
 
 
 def measured_between(
@@ -63,14 +59,5 @@ def measured_between(
     counts, payloads = (sorted({one[size] for one in points}) for size in ("ranks", "bytes"))
     found = sweep(counts, idle_gpus(device), payloads, GROUP_S)
     rows = {(row["collective"], row["ranks"], row["bytes"]): row for row in fastest(found.rows)}
-    measured = [
-        (one, rows[one.variant, one["ranks"], one["bytes"]])
-        for one in points
-        if (one.variant, one["ranks"], one["bytes"]) in rows
-    ]
-    return measured, [("collectives", failure) for failure in found.failures]
-
-
-def noise(row: Row) -> float:
-    """Half the 10-90 % range over the median."""
-    return float((row["p90"] - row["p10"]) / (2 * row["seconds"]))
+    wanted = ((one, rows.get((one.variant, one["ranks"], one["bytes"]))) for one in points)
+    return [(one, row) for one, row in wanted if row], [("collectives", failure) for failure in found.failures]

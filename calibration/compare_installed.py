@@ -9,8 +9,6 @@ packages' own compilation is over.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
@@ -21,11 +19,11 @@ from typing import Any
 
 import torch
 
-from calibration.calibrate import write_whole
-from calibration.cases import Case, Device, build
-from calibration.environment import condition, environment
+from calibration.case import Case, Device
+from calibration.cases import build
 from calibration.kernels.installed import require
 from calibration.plan import INSTALLED, K, M, Point, beside, point
+from calibration.report import Report, arguments, on_a_gpu
 from calibration.timing import measure, warm_up
 from wmtp_sim.errors import InputError
 
@@ -71,10 +69,8 @@ def compared(ours: Point, theirs: list[Point], device: torch.device) -> list[Row
 
 def checked_case(p: Point, row: Row, device: torch.device) -> Case | None:
     """Built and checked, or None with the reason in ``row``."""
-    here = environment(device)
-    free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else here.memory_bytes // 8
     try:
-        case = build(p, Device(device, here.l2_bytes, free, here.sm_count))
+        case = build(p, Device.of(device, part=2))
         row["error"], row["sets"] = case.check(), case.sets
     except Exception as error:
         row["failed"] = reason(error)
@@ -135,34 +131,26 @@ def compare(out: Path, seconds: float, kernels: list[str], ours: list[Point], de
     found, missing = usable(kernels)
     for why in missing.values():
         print(why, flush=True)
-    document: Row = {
-        "environment": environment(device).as_dict(),
-        "condition": vars(condition(device)),
-        "versions": {name: installed_version(name) for name in found},
-        "missing": missing,
-        "prepared": [],
-        "shapes": [],
-    }
+    versions = {name: installed_version(name) for name in found}
+    report = Report(out, device, versions=versions, missing=missing, prepared=[], shapes=[])
     for row in prepared(ours, found, device):
-        document["prepared"].append(row)
         print(f"prepared {row['key']} in {row['seconds']:.1f} s {row.get('failed', '')}".rstrip(), flush=True)
-        write_whole(out, json.dumps(document, indent=1))
+        report.add("prepared", row)
     warm_up(device)
-    deadline = time.monotonic() + seconds
+    report.limit(seconds)
     for p in ours:
-        if time.monotonic() > deadline:
+        if report.late:
             print(f"stopped after {seconds:.0f} s before {p.key}", flush=True)
             break
         group = compared(p, list(beside([p], found)), device)
-        document["shapes"].append(group)
         print("\n".join(table([group]).splitlines()[1:]), flush=True)
-        write_whole(out, json.dumps(document, indent=1))
+        report.add("shapes", group)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    document["condition_after"] = vars(condition(device))
-    write_whole(out, json.dumps(document, indent=1))
-    print(table(document["shapes"]), flush=True)
-    return document["shapes"]
+    report.close()
+    groups: list[list[Row]] = report.document["shapes"]
+    print(table(groups), flush=True)
+    return groups
 
 
 def installed_version(package: str) -> str | None:
@@ -174,17 +162,10 @@ def installed_version(package: str) -> str | None:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser = arguments(__doc__, seconds=120.0)
     parser.add_argument("--kernels", action="append", choices=sorted(INSTALLED))
     given = parser.parse_args(words)
-    if not torch.cuda.is_available():
-        print("no CUDA GPU is visible", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    compare(given.out, given.seconds, given.kernels or ["flashinfer"], shapes(), torch.device("cuda", 0))
-    return 0
+    return on_a_gpu(lambda gpu: compare(given.out, given.seconds, given.kernels or ["flashinfer"], shapes(), gpu))
 
 
 if __name__ == "__main__":

@@ -47,11 +47,11 @@ class Condition:
 
 def environment(device: torch.device) -> Environment:
     """Who and what is measured. On a CPU the GPU fields describe the processor."""
+    versions: dict[str, Any] = {"torch": torch.__version__, "triton": _triton(), "python": platform.python_version()}
+    versions["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     if device.type != "cuda":
-        name = _processor()
-        cores = os.cpu_count() or 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Environment("cpu", name, "", cores, 0, memory, None, None, torch.__version__, _triton(), *_when())
+        return Environment("cpu", _processor(), "", os.cpu_count() or 1, 0, memory, None, None, **versions)
     properties = torch.cuda.get_device_properties(device)
     return Environment(
         device=str(device),
@@ -62,10 +62,7 @@ def environment(device: torch.device) -> Environment:
         memory_bytes=properties.total_memory,
         driver=_driver(),
         cuda=torch.version.cuda,
-        torch=torch.__version__,
-        triton=_triton(),
-        python=platform.python_version(),
-        date=_when()[1],
+        **versions,
     )
 
 
@@ -76,10 +73,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()[:100] or platform.machine()
     return platform.processor() or platform.machine()
-
-
-def _when() -> tuple[str, str]:
-    return platform.python_version(), datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def _triton() -> str | None:
@@ -97,15 +90,12 @@ def _driver() -> str | None:
 
 @contextlib.contextmanager
 def _nvml() -> Any:
-    """The driver's management library, or None where it is missing."""
+    """The driver's management library, or None where it is missing or does not start."""
     try:
         import pynvml
-    except ImportError:
-        yield None
-        return
-    try:
+
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except Exception:  # no package, no driver, or an NVMLError of many
         yield None
         return
     try:

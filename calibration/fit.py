@@ -24,7 +24,7 @@ from wmtp_sim.machine.curves import Measured as MeasuredGeometries
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import SPREAD_UNSEEN, KernelModel, Profile
 from wmtp_sim.spec.gpu import Gpu
-from wmtp_sim.work.operation import Operation
+from wmtp_sim.work.operation import BYTE_KINDS, Operation
 
 #: Classes whose geometries deviate from the form: each has a factor and curves of its own.
 WITH_GEOMETRIES = ("gemm", "moe", "attention", "mla", "recurrent", "elementwise", "sample", "copy", "collective")
@@ -43,6 +43,8 @@ STARTS = (1e12, 1e10, 4e10)
 FAR_FROM_OTHERS = {
     "mla.triton_packed": (3.0, "engines run their own kernels, up to 2.9 times as fast: the spread is a judgement")
 }
+#: What a kernel model reads of an operation, beside its type and its geometry.
+READ = (*BYTE_KINDS, "flops", "launches", "padding", "rereads", "serial_bytes", "turns", "rows")
 FOLDS = 8
 #: Sizes of an attention's geometry where a split cap is one of them (`step.compose.split_attention`).
 CAPPED = 5
@@ -81,6 +83,19 @@ class Report:
         return None if self.elsewhere is None else float(np.median(np.abs(np.expm1(self.elsewhere))))
 
 
+def operation_numbers(operation: Operation) -> dict[str, Any]:
+    """The fields of an operation that a kernel model reads, as a point keeps them: plain numbers, type and geometry."""
+    numbers: dict[str, Any] = {name: float(np.asarray(getattr(operation, name))) for name in READ}
+    return numbers | {"math": operation.math, "geometry": [float(size) for size in operation.geometry]}
+
+
+def operation_of(record: dict[str, Any]) -> Operation:
+    """The operation that a point keeps."""
+    numbers = dict(record["operation"])
+    geometry = tuple(numbers.pop("geometry"))
+    return Operation(record["key"], record["kernel"], record["variant"], geometry=geometry, **numbers)
+
+
 def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
     """Points by ``class.variant``; noisy ones are left out.
 
@@ -91,12 +106,7 @@ def measured_points(records: list[dict[str, Any]]) -> dict[str, list[Point]]:
     for record in records:
         if record.get("noisy"):
             continue
-        numbers = dict(record["operation"])
-        geometry = tuple(numbers.pop("geometry"))
-        operation = Operation(
-            name=record["key"], kernel=record["kernel"], variant=record["variant"], geometry=geometry, **numbers
-        )
-        found[_model_of(record["kernel"], record["variant"])].append(Point(operation, record["seconds"]))
+        found[_model_of(record["kernel"], record["variant"])].append(Point(operation_of(record), record["seconds"]))
     return dict(found)
 
 

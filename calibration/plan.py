@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.model import Attention, Block, GatedDeltaNet, KimiDeltaAttention, LatentAttention, Mamba2, Model, Moe
+from wmtp_sim.work.layers import Pass
 from wmtp_sim.work.weights import weights_of
 
 #: Models whose shapes stand for the catalogue: gated GQA hybrids, Mamba hybrids, MLA, dense GQA.
@@ -62,6 +64,19 @@ def point(kernel: str, variant: str, **sizes: int) -> Point:
     return Point(kernel, variant, tuple(sizes.items()))
 
 
+def work(
+    batch: float, rows: float = 1.0, attended: float = 0.0, kv_bytes: float = 2.0, state_writes: float = 1.0
+) -> Pass:
+    """The pass that a point stands for, over ``attended`` cached tokens; recurrent states are float32."""
+    return Pass(batch, rows, attended, kv_bytes, state_bytes=4.0, state_writes=state_writes)
+
+
+def latent_attention(heads: int, latent: int = 512, rope: int = 64) -> LatentAttention:
+    """So many of DeepSeek-V3's heads, which stand for all absorbed attention."""
+    ranks, dims = {"q_lora_rank": 1536, "kv_lora_rank": latent}, {"qk_nope_head_dim": 128, "qk_rope_head_dim": rope}
+    return LatentAttention(heads=heads, **ranks, **dims, v_head_dim=128)
+
+
 def plan(models: Iterable[Model], quick: bool = False, kernels: Iterable[str] = ()) -> list[Point]:
     """All points for these models, small ones first within each kernel, without repetition.
 
@@ -86,8 +101,7 @@ def cpu_plan(models: Iterable[Model], quick: bool = False) -> list[Point]:
     found += [point("copy", "torch", kib=kib) for kib in (8 * K, 16 * K, 32 * K, 64 * K)]
     for k, n in shapes[:: max(1, math.ceil(len(shapes) / (2 if quick else 4)))][:3]:
         found += [point("gemm", "torch", k=k, n=n, rows=rows) for rows in (1, 8)]
-    mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, Attention) and m.window is None}
-    for q_heads, kv_heads, head_dim in sorted({(m.q_heads, m.kv_heads, m.head_dim) for m in mixers})[:1]:
+    for q_heads, kv_heads, head_dim in _heads(models)[:1]:
         head = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
         for context in (K, 4 * K) if quick else (K, 4 * K, 16 * K):
             found += [point("attention", "torch", **head, context=context, rows=rows, batch=1) for rows in (1, 4)]
@@ -103,6 +117,17 @@ def _blocks(models: Iterable[Model]) -> Iterator[tuple[Model, Block]]:
     for model in models:
         for block in (*model.blocks, *(model.mtp.blocks if model.mtp else ())):
             yield model, block
+
+
+def _mixers(models: Iterable[Model], *kinds: type) -> set[Any]:
+    """Every distinct mixer of some kinds; an attention over a window is none of its own."""
+    mixers = (mixer for _, block in _blocks(models) for mixer in block.mixers if isinstance(mixer, kinds))
+    return {mixer for mixer in mixers if not (isinstance(mixer, Attention) and mixer.window is not None)}
+
+
+def _heads(models: Iterable[Model]) -> list[tuple[int, int, int]]:
+    """Query heads, KV heads and head size of every attention."""
+    return sorted({(m.q_heads, m.kv_heads, m.head_dim) for m in _mixers(models, Attention)})
 
 
 def _floors(quick: bool) -> Iterator[Point]:
@@ -142,8 +167,7 @@ def _dense_shapes(models: list[Model]) -> Iterator[tuple[int, int]]:
 
 def _attentions(models: list[Model], quick: bool) -> Iterator[Point]:
     """Each head geometry from 1K to 1M tokens, narrow and verify; a few batches; every other one over an fp8 cache."""
-    mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, Attention) and m.window is None}
-    shapes = sorted({(m.q_heads, m.kv_heads, m.head_dim) for m in mixers})
+    shapes = _heads(models)
     contexts = (4 * K, 128 * K, M) if quick else tuple(2**i * K for i in range(11))
     for i, (q_heads, kv_heads, head_dim) in enumerate(shapes[::2] if quick else shapes):
         head = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
@@ -172,8 +196,7 @@ def beside(attentions: Iterable[Point], kernels: Iterable[str]) -> Iterator[Poin
 
 
 def _latents(models: list[Model], quick: bool) -> Iterator[Point]:
-    mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, LatentAttention)}
-    for heads in sorted({m.heads for m in mixers})[:: 2 if quick else 1]:
+    for heads in sorted({m.heads for m in _mixers(models, LatentAttention)})[:: 2 if quick else 1]:
         for context in (4 * K, 128 * K) if quick else tuple(2**i * K for i in range(1, 10)):
             for rows in (1, 4) if quick else (1, 2, 4, 7):
                 yield point("mla", "triton_packed", heads=heads, context=context, rows=rows, batch=1)
@@ -192,9 +215,7 @@ def _experts(models: list[Model], quick: bool) -> Iterator[Point]:
 
 
 def _recurrences(models: list[Model], quick: bool) -> Iterator[Point]:
-    kinds = (GatedDeltaNet, KimiDeltaAttention, Mamba2)
-    mixers = {m for _, block in _blocks(models) for m in block.mixers if isinstance(m, kinds)}
-    for mixer in sorted(mixers, key=repr):
+    for mixer in sorted(_mixers(models, GatedDeltaNet, KimiDeltaAttention, Mamba2), key=repr):
         sizes = {name: int(value) for name, value in mixer if name != "kind"}
         for batch, rows in ((1, 1), (1, 7)) if quick else tuple((b, r) for b in (1, 2, 4, 8, 16) for r in (1, 2, 4, 7)):
             yield point("recurrent", mixer.kind, **sizes, batch=batch, rows=rows)

@@ -12,21 +12,22 @@ import fcntl
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from triton.errors import TritonError
 
 from calibration import between
-from calibration.cases import Case, Device, build
+from calibration.case import Device
+from calibration.cases import build
 from calibration.environment import Condition, Environment, condition, environment
+from calibration.fit import operation_numbers
 from calibration.plan import Point
-from calibration.timing import Sample, measure, warm_up
+from calibration.sweep_collectives import noise
+from calibration.timing import measure, warm_up
 from wmtp_sim.errors import InputError
 from wmtp_sim.work.operation import Operation
 
@@ -65,19 +66,17 @@ def run(points: list[Point], path: Path, device: torch.device, progress: Progres
         done = _done(path, here)
         if not done and path.stat().st_size == 0:
             _append(file, {"schema": SCHEMA, "environment": here.as_dict(), "condition": asdict(condition(device))})
-        return _measure_all(points, done, file, device, here, progress)
+        return _measure_all(points, done, file, device, progress)
 
 
-def _measure_all(
-    points: list[Point], done: set[str], file: Any, device: torch.device, here: Environment, progress: Progress
-) -> Outcome:
+def _measure_all(points: list[Point], done: set[str], file: Any, device: torch.device, progress: Progress) -> Outcome:
     measured, skipped = 0, []
     waiting = [point for point in points if point.key not in done]
     alone = [point for point in waiting if point.kernel != "collective"]
     for i, point in enumerate(alone):
         progress(i, len(waiting), point.key)
         try:
-            record = measured_point(point, _where(device, here), device)
+            record = measured_point(point, Device.of(device), device)
         except torch.OutOfMemoryError:
             skipped.append((point.key, "does not fit in free memory"))
             continue
@@ -119,51 +118,21 @@ def measured_point(point: Point, where: Device, device: torch.device) -> dict[st
     if sample.noise > NOISY[device.type]:
         again = measure(case.launch, case.sets, device, 2 * BUDGET_S)
         sample = min(sample, again, key=lambda s: s.noise)
-    return _record(point, case, sample, error, noisy=sample.noise > NOISY[device.type])
+    more = {"sets": case.sets, "error": error, "noisy": sample.noise > NOISY[device.type]}
+    return _record(point, case.operation, sample.figures() | more)
 
 
-def _record(point: Point, case: Case, sample: Sample, error: float, noisy: bool) -> dict[str, Any]:
-    return {
-        "key": point.key,
-        "kernel": point.kernel,
-        "variant": point.variant,
-        "sizes": dict(point.sizes),
-        "operation": operation_numbers(case.operation),
-        "seconds": sample.seconds,
-        "p10": sample.p10,
-        "p90": sample.p90,
-        "replays": sample.replays,
-        "sets": case.sets,
-        "error": error,
-        "noisy": noisy,
-    }
+def _record(point: Point, operation: Operation, measured: dict[str, Any]) -> dict[str, Any]:
+    """A point as it is written down."""
+    stated = {"key": point.key, "kernel": point.kernel, "variant": point.variant, "sizes": dict(point.sizes)}
+    return stated | {"operation": operation_numbers(operation)} | measured
 
 
 def _record_between(point: Point, row: dict[str, Any]) -> dict[str, Any]:
     """A collective's row as a point; ``how`` says what was fastest."""
-    return {
-        "key": point.key,
-        "kernel": point.kernel,
-        "variant": point.variant,
-        "sizes": dict(point.sizes),
-        "operation": operation_numbers(between.operation_of(point.variant, point["ranks"], point["bytes"])),
-        "how": row["how"],
-        **{name: row[name] for name in ("seconds", "p10", "p90", "replays")},
-        "noisy": between.noise(row) > between.NOISY,
-    }
-
-
-def operation_numbers(operation: Operation) -> dict[str, Any]:
-    """The fields of an operation that a kernel model reads, as plain numbers."""
-    names = ("flops", "weights", "kv", "state", "activations", "metadata", "launches", "padding", "rereads")
-    names += ("serial_bytes", "turns", "rows")
-    numbers: dict[str, Any] = {name: float(np.asarray(getattr(operation, name))) for name in names}
-    return numbers | {"math": operation.math, "geometry": [float(size) for size in operation.geometry]}
-
-
-def _where(device: torch.device, here: Environment) -> Device:
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else here.memory_bytes // 4
-    return Device(device, here.l2_bytes, free, here.sm_count)
+    measured = {name: row[name] for name in ("how", "seconds", "p10", "p90", "replays")}
+    operation = between.operation_of(point.variant, point["ranks"], point["bytes"])
+    return _record(point, operation, measured | {"noisy": noise(row) > between.NOISY})
 
 
 def refuse_unfit(now: Condition) -> None:
@@ -253,8 +222,3 @@ def _whole(row: Any) -> bool:
     if not isinstance(row["key"], str):
         return False
     return isinstance(seconds, float) and math.isfinite(seconds) and seconds > 0 and isinstance(row["operation"], dict)
-
-
-def eta(started: float, done: int, total: int) -> float:
-    """Seconds left, from the pace so far."""
-    return (time.monotonic() - started) / max(done, 1) * (total - done)

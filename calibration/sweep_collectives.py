@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
-import platform
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -31,7 +30,8 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from calibration.timing import GRAPH_LAUNCHES, capture_stream, warm_up
+from calibration.environment import environment
+from calibration.timing import GRAPH_LAUNCHES, Sample, captured, summary, warm_up
 
 SCHEMA = "wmtp-collectives/1"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -112,66 +112,39 @@ class Call:
 
 
 def call(collective: str, payload: int, here: Place) -> Call:
-    """A collective of the process group. ``payload`` is the bytes of the larger of a rank's two buffers."""
-    return {
-        "all_reduce": _all_reduce,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
-        "all_to_all": _all_to_all,
-    }[collective](payload // DTYPE.itemsize, here)
+    """A collective of the process group. ``payload`` is the bytes of the larger of a rank's two buffers.
 
-
-def _all_reduce(elements: int, here: Place) -> Call:
-    """In place, as engines' communicators do."""
-    buffer = here.empty(elements)
-
-    def launch() -> torch.Tensor:
-        dist.all_reduce(buffer)
-        return buffer
-
-    return Call(buffer, here.pattern(here.rank, elements), here.reduced(elements), launch)
-
-
-def _all_gather(elements: int, here: Place) -> Call:
+    All-reduces are in place, as engines' communicators do them.
+    """
+    elements, gathering = payload // DTYPE.itemsize, collective == "all_gather"
     part = elements // here.ranks
-    sent, whole = here.empty(part), here.empty(elements)
+    first = here.rank * part  # of what this rank keeps
+    own = here.pattern(here.rank, part if gathering else elements)
+    sent = torch.zeros_like(own)
+    if collective == "all_reduce":
+        return Call(sent, own, here.reduced(elements), answering(dist.all_reduce, sent))
+    if collective == "reduce_scatter":
+        scatter = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
+        return Call(sent, own, here.reduced(part, first), answering(scatter, here.empty(part), sent))
     gather = _renamed("all_gather_single", "all_gather_into_tensor")
+    expected = torch.cat([here.pattern(rank, part, 0 if gathering else first) for rank in range(here.ranks)])
+    run = gather if gathering else dist.all_to_all_single
+    return Call(sent, own, expected, answering(run, here.empty(elements), sent))
+
+
+def answering(run: Callable[..., object], answer: torch.Tensor, *given: torch.Tensor) -> Launch:
+    """A launch that returns the tensor it writes, ``run``'s first."""
 
     def launch() -> torch.Tensor:
-        gather(whole, sent)
-        return whole
+        run(answer, *given)
+        return answer
 
-    expected = torch.cat([here.pattern(rank, part) for rank in range(here.ranks)])
-    return Call(sent, here.pattern(here.rank, part), expected, launch)
-
-
-def _reduce_scatter(elements: int, here: Place) -> Call:
-    part = elements // here.ranks
-    sent, kept = here.empty(elements), here.empty(part)
-    reduce = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
-
-    def launch() -> torch.Tensor:
-        reduce(kept, sent)
-        return kept
-
-    return Call(sent, here.pattern(here.rank, elements), here.reduced(part, here.rank * part), launch)
+    return launch
 
 
-def _all_to_all(elements: int, here: Place) -> Call:
-    part = elements // here.ranks
-    sent, received = here.empty(elements), here.empty(elements)
-
-    def launch() -> torch.Tensor:
-        dist.all_to_all_single(received, sent)
-        return received
-
-    expected = torch.cat([here.pattern(rank, part, here.rank * part) for rank in range(here.ranks)])
-    return Call(sent, here.pattern(here.rank, elements), expected, launch)
-
-
-def _renamed(name: str, old: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
+def _renamed(name: str, old: str) -> Callable[..., object]:
     """A function of torch.distributed by its name since torch 2.13, or by the one before."""
-    found: Callable[[torch.Tensor, torch.Tensor], object] = getattr(dist, name, None) or getattr(dist, old)
+    found: Callable[..., object] = getattr(dist, name, None) or getattr(dist, old)
     return found
 
 
@@ -200,11 +173,7 @@ def symmetric_call(how: str, payload: int, buffer: torch.Tensor, here: Place) ->
     part = buffer[:elements]
     operators = torch.ops.symm_mem
     operator = {"one_shot": operators.one_shot_all_reduce, "two_shot": operators.two_shot_all_reduce_}[how]
-
-    def launch() -> torch.Tensor:
-        answer: torch.Tensor = operator(part, "sum", group)
-        return answer
-
+    launch = functools.partial(operator, part, "sum", group)
     return Call(part, here.pattern(here.rank, elements), here.reduced(elements), launch)
 
 
@@ -219,10 +188,7 @@ def timed(launch: Launch, device: torch.device, replays: int) -> list[float]:
         return [_timed_once(launch) for _ in range(replays)]
     launch()
     torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device), capture_error_mode="thread_local"):
-        for _ in range(GRAPH_LAUNCHES):
-            launch()
+    graph = captured(lambda _: launch(), GRAPH_LAUNCHES, device, capture_error_mode="thread_local")
     together = torch.zeros(1, device=device)
     return [_timed_replay(graph, together) for _ in range(replays + 2)][2:]
 
@@ -249,18 +215,8 @@ def measured(collective: str, how: str, payload: int, one: Call, here: Place, re
     """One rank's row. A wrong answer is timed all the same, since the other ranks wait for this one."""
     right = one.right()
     times = timed(one.launch, here.device, replays)
-    tenths = statistics.quantiles(times, n=10, method="inclusive")
-    return {
-        "collective": collective,
-        "how": how,
-        "ranks": here.ranks,
-        "bytes": payload,
-        "seconds": statistics.median(times),
-        "p10": tenths[0],
-        "p90": tenths[-1],
-        "replays": replays,
-        "right": right,
-    }
+    stated = {"collective": collective, "how": how, "ranks": here.ranks, "bytes": payload}
+    return stated | summary(times).figures() | {"right": right}
 
 
 def rows_of(job: Job, here: Place) -> Iterator[Row]:
@@ -411,17 +367,19 @@ def groups_of(gpus: Sequence[int]) -> list[int]:
 
 def software() -> dict[str, Any]:
     """What the numbers depend on."""
+    count = torch.cuda.device_count()
     return {
-        "gpu": torch.cuda.get_device_name(0),
-        "gpus": torch.cuda.device_count(),
-        "peer_access": all(torch.cuda.can_device_access_peer(0, i) for i in range(1, torch.cuda.device_count())),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
+        **environment(torch.device("cuda", 0)).as_dict(),
+        "gpus": count,
+        "peer_access": all(torch.cuda.can_device_access_peer(0, i) for i in range(1, count)),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **MULTICAST_OFF,
     }
+
+
+def noise(row: Row) -> float:
+    """Half the 10-90 % range over the median."""
+    return Sample(row["seconds"], row["p10"], row["p90"], row["replays"]).noise
 
 
 def main() -> None:
@@ -437,8 +395,7 @@ def main() -> None:
     document = {"schema": SCHEMA, "environment": software(), **asdict(found)}
     given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for row in fastest(found.rows):
-        noise = (row["p90"] - row["p10"]) / (2 * row["seconds"])
-        print(f"{name(row):56} {row['seconds'] * 1e6:9.2f} us  noise {noise:.1%}")
+        print(f"{name(row):56} {row['seconds'] * 1e6:9.2f} us  noise {noise(row):.1%}")
     print("\n".join(found.failures))
     print(f"{len(found.rows)} rows in {time.monotonic() - begun:.0f} s")
 

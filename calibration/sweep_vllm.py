@@ -9,10 +9,7 @@ line with its reason. Small batches come first; what ``--seconds`` leaves no tim
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,9 @@ from typing import Any
 import torch
 
 from calibration.compare_installed import checked_case, installed_version, reason
-from calibration.environment import condition, environment
 from calibration.plan import INSTALLED, K, Point, point
+from calibration.report import Report, arguments, on_a_gpu
 from calibration.timing import measure, warm_up
-from calibration.writing import write_whole
 
 HEADS = ("16/2x256", "12/2x256", "32/8x128", "16/4x128")
 ROWS, CONTEXTS, BATCHES = (1, 2, 4, 8), (4 * K, 32 * K, 128 * K), (1, 4, 16)
@@ -43,18 +39,17 @@ def points(
 
     ``heads`` are query heads / KV heads x head size. Shapes whose cache is larger than `MOST_BYTES` are left out.
     """
-    heads, rows, variants = list(heads), list(rows), list(variants)
-    found = []
-    for batch in batches:
-        for context in contexts:
-            for q_heads, kv_heads, head_dim in map(_sizes, heads):
-                head = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
-                if batch * context * kv_heads * head_dim * 4 > MOST_BYTES:
-                    continue
-                for r in rows:
-                    for variant in (v for v in INSTALLED["vllm"][r > 1] if v in variants):
-                        found.append(point("attention", variant, **head, context=context, rows=r, batch=batch))
-    return found
+    sizes, rows, variants = [_sizes(text) for text in heads], list(rows), list(variants)
+    return [
+        point("attention", variant, q_heads=q, kv_heads=kv, head_dim=dim, context=context, rows=r, batch=batch)
+        for batch in batches
+        for context in contexts
+        for q, kv, dim in sizes
+        if batch * context * kv * dim * 4 <= MOST_BYTES
+        for r in rows
+        for variant in INSTALLED["vllm"][r > 1]
+        if variant in variants
+    ]
 
 
 def _sizes(text: str) -> tuple[int, int, int]:
@@ -70,8 +65,7 @@ def timed(p: Point, device: torch.device) -> dict[str, Any]:
         case = checked_case(p, row, device)
         if case is not None:
             sample = measure(case.launch, case.sets, device, BUDGET_S)
-            row |= {"seconds": sample.seconds, "p10": sample.p10, "p90": sample.p90, "replays": sample.replays}
-            row["kv_bytes"] = float(case.operation.kv)
+            row |= sample.figures() | {"kv_bytes": float(case.operation.kv)}
     except Exception as error:  # whatever a foreign kernel raises is its line
         row["failed"] = reason(error)
     return row
@@ -80,47 +74,33 @@ def timed(p: Point, device: torch.device) -> dict[str, Any]:
 def sweep(out: Path, seconds: float, planned: list[Point], device: torch.device) -> list[dict[str, Any]]:
     """Time ``planned`` within ``seconds``, keeping ``out`` whole after every point."""
     warm_up(device)
-    document: dict[str, Any] = {
-        "environment": environment(device).as_dict(),
-        "condition": vars(condition(device)),
-        "versions": {"vllm": installed_version("vllm")},
-        "points": [],
-    }
-    started = time.monotonic()
+    report = Report(out, device, seconds, versions={"vllm": installed_version("vllm")}, points=[])
+    rows: list[dict[str, Any]] = report.document["points"]
     for i, p in enumerate(planned):
-        if time.monotonic() - started > seconds:
-            document["left_out"] = [left.key for left in planned[i:]]
+        if report.late:
+            report.document["left_out"] = [left.key for left in planned[i:]]
             print(f"stopped after {seconds:.0f} s, {len(planned) - i} points left out", flush=True)
             break
         row = timed(p, device)
-        document["points"].append(row)
         said = f"{row['seconds'] * 1e6:9.1f} us  error {row['error']:.1g}" if "seconds" in row else row["failed"]
-        print(f"{time.monotonic() - started:6.1f} s  {p.key}  {said}", flush=True)
-        write_whole(out, json.dumps(document, indent=1))
+        report.say(f"{p.key}  {said}")
+        report.add("points", row)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    document["condition_after"] = vars(condition(device))
-    write_whole(out, json.dumps(document, indent=1))
-    return document["points"]
+    report.close()
+    return rows
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=240.0)
+    parser = arguments(__doc__, seconds=240.0)
     parser.add_argument("--heads", nargs="+", default=HEADS, metavar="Q/KVxD")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS)
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     given = parser.parse_args(words)
-    if not torch.cuda.is_available():
-        print("no CUDA GPU is visible", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
     planned = points(given.heads, given.rows, given.contexts, given.batches, given.variants)
-    sweep(given.out, given.seconds, planned, torch.device("cuda", 0))
-    return 0
+    return on_a_gpu(lambda gpu: sweep(given.out, given.seconds, planned, gpu))
 
 
 if __name__ == "__main__":

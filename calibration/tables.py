@@ -162,6 +162,11 @@ def number(row: Row, name: str, default: float | None = None) -> int:
     return int(value)
 
 
+def numbers(row: Row, *names: str) -> tuple[int, ...]:
+    """Whole numbers of a row: see `number`."""
+    return tuple(number(row, name) for name in names)
+
+
 def word(row: Row, name: str) -> str:
     """A word of a row. Raises `InputError` naming the column where it is none."""
     value = row.get(name)

@@ -11,8 +11,9 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,13 +28,16 @@ SETTLING_GRAPHS, SETTLING_LAUNCHES = 12, 1000
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of one launch: median and spread over replays. ``launches`` were timed in all."""
+    """Seconds of one execution: median and spread over replays."""
 
     seconds: float
     p10: float
     p90: float
     replays: int
-    launches: int
+
+    def figures(self) -> dict[str, float]:
+        """As a measurement keeps them."""
+        return {"seconds": self.seconds, "p10": self.p10, "p90": self.p90, "replays": self.replays}
 
     @property
     def noise(self) -> float:
@@ -68,6 +72,15 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def captured(launch: Callable[[int], object], count: int, device: torch.device, **options: Any) -> torch.cuda.CUDAGraph:
+    """A graph of ``launch(0)`` to ``launch(count - 1)``, of which it holds only addresses. options: torch's own."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capture_stream(device), **options):
+        for i in range(count):
+            launch(i)
+    return graph
+
+
 def settle_graphs(device: torch.device) -> None:
     """Bring a process to where a server's is after it has captured its graphs.
 
@@ -79,11 +92,7 @@ def settle_graphs(device: torch.device) -> None:
         return
     x = torch.zeros(1, device=device)
     for _ in range(SETTLING_GRAPHS):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=capture_stream(device)):
-            for _ in range(SETTLING_LAUNCHES):
-                x.add_(1)
-        graph.replay()
+        captured(lambda _: x.add_(1), SETTLING_LAUNCHES, device).replay()
     torch.cuda.synchronize(device)
 
 
@@ -98,11 +107,7 @@ def measure(launch: Callable[[int], object], sets: int, device: torch.device, bu
         return _measure_loop(launch, sets, budget_s)
     torch.cuda.synchronize(device)
     count = sets * max(1, GRAPH_LAUNCHES // sets)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device)):
-        for i in range(count):
-            launch(i % sets)
-    return _measure_replays(graph, count, budget_s)
+    return _measure_replays(captured(lambda i: launch(i % sets), count, device), count, budget_s)
 
 
 def _measure_replays(graph: torch.cuda.CUDAGraph, count: int, budget_s: float) -> Sample:
@@ -118,24 +123,21 @@ def _measure_replays(graph: torch.cuda.CUDAGraph, count: int, budget_s: float) -
     graph.replay()
     first = replay()
     replays = max(MIN_REPLAYS, min(200, int(budget_s / max(first * count, 1e-6))))
-    return _sample([replay() for _ in range(replays)], count)
-
-
-def _undisturbed(times: list[float]) -> list[float]:
-    """The faster half: on a CPU, whatever else runs interrupts the rest."""
-    return sorted(times)[: max(MIN_REPLAYS, len(times) // 2)]
+    return summary([replay() for _ in range(replays)])
 
 
 def _measure_loop(launch: Callable[[int], object], sets: int, budget_s: float) -> Sample:
+    """The faster half of plain calls: on a CPU, whatever else runs interrupts the rest."""
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
     while len(times) < MIN_REPLAYS or (time.perf_counter() < deadline and len(times) < 200):
         begin = time.perf_counter()
         launch(len(times) % sets)
         times.append(time.perf_counter() - begin)
-    return _sample(_undisturbed(times), 1)
+    return summary(sorted(times)[: max(MIN_REPLAYS, len(times) // 2)])
 
 
-def _sample(times: list[float], count: int) -> Sample:
+def summary(times: Sequence[float]) -> Sample:
+    """The median of replays and what a tenth of them is below or above."""
     tenths = statistics.quantiles(times, n=10, method="inclusive")
-    return Sample(statistics.median(times), tenths[0], tenths[-1], len(times), len(times) * count)
+    return Sample(statistics.median(times), tenths[0], tenths[-1], len(times))

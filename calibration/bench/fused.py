@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-EPS = 1e-6
+from calibration.kernels.recurrent import softplus
+from calibration.kernels.small import EPS, turn, unit_scale
 
 
 def embed(table: Tensor, first: Tensor, rest: Tensor | None, out: Tensor) -> Tensor:
@@ -24,33 +25,6 @@ def embed(table: Tensor, first: Tensor, rest: Tensor | None, out: Tensor) -> Ten
     grid = (tokens, triton.cdiv(hidden, 1024))
     _embed_kernel[grid](table, first, rest, out, first.stride(0), rest.stride(0), hidden, rows, BLOCK=1024)
     return out
-
-
-def norm_rows(
-    x: Tensor, weight: Tensor, out_rows: Tensor, *, residual: Tensor | None = None, picked: Tensor | None = None
-) -> Tensor:
-    """RMSNorm of ``x [.., hidden]`` (plus ``residual``) into ``out_rows [n, hidden]``.
-
-    picked: ``[n]`` int32, which of each sequence's rows is normed (x has ``rows`` per sequence); None norms them all.
-    """
-    count, hidden = out_rows.shape
-    _norm_rows_kernel[(count,)](
-        x,
-        x if residual is None else residual,
-        weight,
-        out_rows,
-        x if picked is None else picked,
-        x.stride(0),
-        out_rows.stride(0),
-        hidden,
-        x.shape[0] // count,
-        EPS,
-        ADD=residual is not None,
-        PICK=picked is not None,
-        BLOCK=triton.next_power_of_2(hidden),
-        num_warps=8,
-    )
-    return out_rows
 
 
 def split(source_rows: Tensor, *parts: Tensor) -> None:
@@ -71,24 +45,11 @@ def split_heads(
     rows, q_heads, head_dim = q.shape
     kv_heads, v_dim = v.shape[1:]
     _split_heads_kernel[(rows, q_heads + 2 * kv_heads)](
-        qkv_rows,
-        qkv_rows if q_norm is None else q_norm,
-        qkv_rows if k_norm is None else k_norm,
-        qkv_rows if bias is None else bias,
-        q,
-        k,
-        v,
-        qkv_rows.stride(0),
-        q_heads,
-        kv_heads,
-        head_dim,
-        v_dim,
-        EPS,
-        NORM=q_norm is not None,
-        BIAS=bias is not None,
-        BLOCK=triton.next_power_of_2(max(head_dim, v_dim)),
-        num_warps=1,
-    )
+        qkv_rows, qkv_rows if q_norm is None else q_norm, qkv_rows if k_norm is None else k_norm,
+        qkv_rows if bias is None else bias, q, k, v,
+        qkv_rows.stride(0), q_heads, kv_heads, head_dim, v_dim, EPS,
+        NORM=q_norm is not None, BIAS=bias is not None, BLOCK=triton.next_power_of_2(max(head_dim, v_dim)), num_warps=1,
+    )  # fmt: skip
 
 
 def gate(x: Tensor, gates_rows: Tensor, out: Tensor) -> Tensor:
@@ -116,25 +77,10 @@ def gated_norm(y: Tensor, z_rows: Tensor, weight: Tensor, out: Tensor, groups: i
     rows, width = y.shape
     size = width // groups
     _gated_norm_kernel[(rows, groups)](
-        y,
-        z_rows,
-        weight,
-        out,
-        z_rows.stride(0),
-        width,
-        size,
-        EPS,
-        GATE_FIRST=gate_first,
-        BLOCK=triton.next_power_of_2(size),
-        num_warps=4 if size > 512 else 1,
-    )
-    return out
-
-
-def relu_squared(x: Tensor, out: Tensor) -> Tensor:
-    """The squared ReLU of ``x [rows, inner]``."""
-    rows, inner = out.shape
-    _relu_squared_kernel[(rows, triton.cdiv(inner, 1024))](x, out, inner, BLOCK=1024)
+        y, z_rows, weight, out,
+        z_rows.stride(0), width, size, EPS,
+        GATE_FIRST=gate_first, BLOCK=triton.next_power_of_2(size), num_warps=4 if size > 512 else 1,
+    )  # fmt: skip
     return out
 
 
@@ -171,23 +117,10 @@ def latent_rope_and_cache(
     rows, heads, qk = q.shape
     latent, rope = weight.shape[0], cos_sin.shape[1]
     _latent_rope_kernel[(rows, heads + 1)](
-        q,
-        latent_rows,
-        weight,
-        cos_sin,
-        positions,
-        slots,
-        q_absorbed,
-        cache,
-        latent_rows.stride(0),
-        heads,
-        qk,
-        latent,
-        EPS,
-        HALF=rope // 2,
-        BLOCK=triton.next_power_of_2(latent),
-        num_warps=1,
-    )
+        q, latent_rows, weight, cos_sin, positions, slots, q_absorbed, cache,
+        latent_rows.stride(0), heads, qk, latent, EPS,
+        HALF=rope // 2, BLOCK=triton.next_power_of_2(latent), num_warps=1,
+    )  # fmt: skip
 
 
 def hand_over(tokens: Tensor, accepted: Tensor, committed: Tensor, bonus: Tensor, next_committed: Tensor) -> None:
@@ -213,20 +146,10 @@ def commit(snapshots: Tensor, columns: Tensor, accepted: Tensor, state: Tensor, 
     past, channels = conv.shape[2:]
     blocks = triton.cdiv(n, 4096)
     _commit_kernel[(blocks + triton.cdiv(past * channels, 4096), layers * sequences)](
-        snapshots,
-        columns,
-        accepted,
-        state,
-        conv,
-        blocks,
-        sequences,
-        rows,
-        n,
-        past * channels,
-        channels,
-        BLOCK=4096,
-        num_warps=8,
-    )
+        snapshots, columns, accepted, state, conv,
+        blocks, sequences, rows, n, past * channels, channels,
+        BLOCK=4096, num_warps=8,
+    )  # fmt: skip
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------
@@ -246,40 +169,6 @@ def _embed_kernel(table, first, rest, out, first_step, rest_step, hidden, rows, 
 
 
 @triton.jit
-def _unit_scale(value, size, eps):
-    """One over the root mean square of ``size`` values; entries past them are zero."""
-    return 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
-
-
-@triton.jit
-def _norm_rows_kernel(
-    x,
-    residual,
-    weight,
-    out,
-    picked,
-    x_step,
-    out_step,
-    hidden,
-    rows,
-    eps,
-    ADD: tl.constexpr,
-    PICK: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    target = tl.program_id(0).to(tl.int64)
-    source = target * rows + tl.load(picked + target) if PICK else target
-    column = tl.arange(0, BLOCK)
-    mask = column < hidden
-    value = tl.load(x + source * x_step + column, mask=mask, other=0.0).to(tl.float32)
-    if ADD:
-        value += tl.load(residual + source * hidden + column, mask=mask, other=0.0).to(tl.float32)
-    factor = tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
-    value = value * _unit_scale(value, hidden, eps) * factor
-    tl.store(out + target * out_step + column, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
 def _split_kernel(source, a, b, c, step, a_width, b_width, c_width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -292,23 +181,10 @@ def _split_kernel(source, a, b, c, step, a_width, b_width, c_width, BLOCK: tl.co
 
 @triton.jit
 def _split_heads_kernel(
-    qkv,
-    q_norm,
-    k_norm,
-    bias,
-    q,
-    k,
-    v,
-    step,
-    q_heads,
-    kv_heads,
-    head_dim,
-    v_dim,
-    eps,
-    NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    qkv, q_norm, k_norm, bias, q, k, v,
+    step, q_heads, kv_heads, head_dim, v_dim, eps,
+    NORM: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One head of one row."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     d = tl.arange(0, BLOCK)
@@ -322,11 +198,11 @@ def _split_heads_kernel(
         value += tl.load(bias + start + d, mask=mask, other=0.0).to(tl.float32)
     if head < q_heads:
         if NORM:
-            value *= _unit_scale(value, head_dim, eps) * tl.load(q_norm + d, mask=mask, other=0.0).to(tl.float32)
+            value *= unit_scale(value, head_dim, eps) * tl.load(q_norm + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(q + (row * q_heads + head) * head_dim + d, value.to(q.dtype.element_ty), mask=mask)
     elif head < keys:
         if NORM:
-            value *= _unit_scale(value, head_dim, eps) * tl.load(k_norm + d, mask=mask, other=0.0).to(tl.float32)
+            value *= unit_scale(value, head_dim, eps) * tl.load(k_norm + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(k + (row * kv_heads + head - q_heads) * head_dim + d, value.to(k.dtype.element_ty), mask=mask)
     else:
         tl.store(v + (row * kv_heads + head - keys) * v_dim + d, value.to(v.dtype.element_ty), mask=mask)
@@ -350,9 +226,8 @@ def _decay_kernel(ba, a_log, dt_bias, decay, beta, heads, BLOCK: tl.constexpr):
     b = tl.load(ba + row * 2 * heads + head, mask=mask, other=0.0).to(tl.float32)
     width = tl.load(ba + row * 2 * heads + heads + head, mask=mask, other=0.0).to(tl.float32)
     width += tl.load(dt_bias + head, mask=mask, other=0.0)
-    width = tl.where(width > 20.0, width, tl.log(1.0 + tl.exp(tl.minimum(width, 20.0))))
     rate = tl.exp(tl.load(a_log + head, mask=mask, other=0.0))
-    tl.store(decay + row * heads + head, -rate * width, mask=mask)
+    tl.store(decay + row * heads + head, -rate * softplus(width), mask=mask)
     tl.store(beta + row * heads + head, tl.sigmoid(b), mask=mask)
 
 
@@ -367,19 +242,10 @@ def _gated_norm_kernel(y, z, weight, out, z_step, width, size, eps, GATE_FIRST: 
     gate *= tl.sigmoid(gate)
     if GATE_FIRST:
         value *= gate
-    value *= _unit_scale(value, size, eps) * tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
+    value *= unit_scale(value, size, eps) * tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
     if not GATE_FIRST:
         value *= gate
     tl.store(out + row * width + column, value.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _relu_squared_kernel(x, out, inner, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < inner
-    value = tl.maximum(tl.load(x + row * inner + column, mask=mask, other=0.0).to(tl.float32), 0.0)
-    tl.store(out + row * inner + column, (value * value).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -395,31 +261,11 @@ def _add_shared_kernel(routed, shared, logit, out, hidden, GATED: tl.constexpr, 
 
 
 @triton.jit
-def _turn(source, target, cos, sin, HALF: tl.constexpr):
-    """Rotates entries against those HALF further on. source, target: [HALF] pointers to the first ones."""
-    low, high = tl.load(source).to(tl.float32), tl.load(source + HALF).to(tl.float32)
-    tl.store(target, (low * cos - high * sin).to(target.dtype.element_ty))
-    tl.store(target + HALF, (high * cos + low * sin).to(target.dtype.element_ty))
-
-
-@triton.jit
 def _latent_rope_kernel(
-    q,
-    latents,
-    weight,
-    cos_sin,
-    positions,
-    slots,
-    q_absorbed,
-    cache,
-    step,
-    heads,
-    qk,
-    latent,
-    eps,
-    HALF: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    q, latents, weight, cos_sin, positions, slots, q_absorbed, cache,
+    step, heads, qk, latent, eps,
+    HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One head of one row, or, last, the row's latent and key."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half = tl.arange(0, HALF)
@@ -428,16 +274,16 @@ def _latent_rope_kernel(
     width = latent + 2 * HALF
     if head < heads:
         at = row * heads + head
-        _turn(q + at * qk + qk - 2 * HALF + half, q_absorbed + at * width + latent + half, cos, sin, HALF)
+        turn(q + at * qk + qk - 2 * HALF + half, q_absorbed + at * width + latent + half, cos, sin, HALF)
     else:
         source = latents + row * step
         target = cache + tl.load(slots + row).to(tl.int64) * width
         d = tl.arange(0, BLOCK)
         mask = d < latent
         value = tl.load(source + d, mask=mask, other=0.0).to(tl.float32)
-        value *= _unit_scale(value, latent, eps) * tl.load(weight + d, mask=mask, other=0.0).to(tl.float32)
+        value *= unit_scale(value, latent, eps) * tl.load(weight + d, mask=mask, other=0.0).to(tl.float32)
         tl.store(target + d, value.to(cache.dtype.element_ty), mask=mask)
-        _turn(source + latent + half, target + latent + half, cos, sin, HALF)
+        turn(source + latent + half, target + latent + half, cos, sin, HALF)
 
 
 @triton.jit

@@ -10,20 +10,18 @@ allocated once, so passes can be captured in CUDA graphs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from calibration.bench import fused
+from calibration.bench.passes import Pass, Place, States
 from calibration.kernels import attention, gemm, mla, moe, recurrent, small
 from wmtp_sim.spec import model as spec
 from wmtp_sim.spec.base import Spec
 from wmtp_sim.work.weights import Matrix, weights_of
-
-Kept = TypeVar("Kept")
 
 #: Rotated entries of a head, where it has as many (Qwen3.5 rotates 64 of 256).
 ROTARY = 64
@@ -33,109 +31,14 @@ class UnsupportedError(ValueError):
     """The bench cannot build a part of this model."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where weights lie, in which type, and how many multiprocessors split a context."""
-
-    device: torch.device
-    dtype: torch.dtype = torch.bfloat16
-
-    @property
-    def sm_count(self) -> int:
-        if self.device.type != "cuda":
-            return 8
-        return torch.cuda.get_device_properties(self.device).multi_processor_count
-
-    def normal(self, *shape: int, std: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.empty(*shape, dtype=dtype or self.dtype, device=self.device).normal_(0.0, std)
-
-    def ones(self, *shape: int) -> Tensor:
-        return torch.ones(*shape, dtype=self.dtype, device=self.device)
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """What passes write besides caches: made at first use, then the same for every pass of that shape."""
-
-    place: Place
-    kept: dict[Hashable, Any] = field(default_factory=dict)
-
-    def keep(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What ``make`` returned when this key was first asked for."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
-
-    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A buffer of that name and shape; layers that run one after the other share it."""
-        dtype = dtype or self.place.dtype
-        return self.keep((name, shape, dtype), lambda: torch.empty(*shape, dtype=dtype, device=self.place.device))
-
-
-@dataclass(frozen=True)
-class States:
-    """Recurrent states of all layers, and what a verify leaves of each row.
-
-    Attributes:
-        recurrent: ``[layers, sequences, *state]`` float32.
-        conv: ``[layers, sequences, taps - 1, channels]``, the last inputs of the short convolutions.
-        snapshots: ``[layers, sequences, rows, *state]``, states after each row.
-        columns: ``[layers, sequences, taps - 1 + rows, channels]``, convolution inputs up to each row.
-    """
-
-    recurrent: Tensor
-    conv: Tensor
-    snapshots: Tensor | None = None
-    columns: Tensor | None = None
-
-    def of(self, layer: int) -> States:
-        """One layer's part."""
-        later = (None if view is None else view[layer] for view in (self.snapshots, self.columns))
-        return States(self.recurrent[layer], self.conv[layer], *later)
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward pass of ``rows`` rows per sequence.
-
-    Attributes:
-        sequences, rows: query rows are numbered sequence * rows + row.
-        positions: of each row, ``[sequences * rows]`` int32.
-        slots: cache slot that each row is written to, ``[sequences * rows]`` int32.
-        listed: slots that a sequence attends, this pass's own last, ``[sequences, width]`` int32.
-        lengths: how many of them, ``[sequences]`` int32.
-        cos_sin: rotary tables by width: cosines, then sines, ``[positions, rotary]`` float32.
-        scratch: buffers.
-        states: recurrent states; with snapshots they are left alone.
-    """
-
-    sequences: int
-    rows: int
-    positions: Tensor
-    slots: Tensor
-    listed: Tensor
-    lengths: Tensor
-    cos_sin: dict[int, Tensor]
-    scratch: Scratch
-    states: States | None = None
-
-    @property
-    def tokens(self) -> int:
-        return self.sequences * self.rows
-
-    @property
-    def longest(self) -> int:
-        """Tokens that the longest list may have: what splits are chosen for."""
-        return self.listed.shape[1]
-
-    def buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self.scratch.tensor(name, *shape, dtype=dtype)
-
-
-class Part:
+class Part(ABC):
     """Matrices by name, as `wmtp_sim.work.weights` lists them: ``[n, k]``, or ``[copies, k, n]``."""
 
     ELEMENTWISE = 0
+    #: Class and number of the core's kernels as the cost model counts them: attention and its merge are one.
+    CORE = ("", 0)
+    #: Caches, and the shape of a slot of each.
+    cached: dict[str, tuple[int, ...]] = {}  # noqa: RUF012 - parts that have caches state their own
 
     def __init__(self, part: spec.Mixer | spec.Channel, hidden: int, place: Place) -> None:
         self.hidden = hidden
@@ -148,11 +51,13 @@ class Part:
         return gemm.dense(x, weight, state.buffer(name, x.shape[0], weight.shape[0]))
 
     def allocate(self, slots: int) -> None:
-        """Makes a KV cache of that many slots, where the part has one."""
+        """Makes KV caches of that many slots, where the part has any."""
+        for name, shape in self.cached.items():
+            setattr(self, name, self.place.normal(slots, *shape))
 
+    @abstractmethod
     def forward(self, x: Tensor, state: Pass) -> Tensor:
         """What the part adds to the residual, ``[tokens, hidden]`` as ``x``: a buffer that later parts write again."""
-        raise NotImplementedError
 
 
 def random_matrix(matrix: Matrix, place: Place) -> Tensor:
@@ -177,6 +82,9 @@ class Attention(Part):
     """GQA: qkv and gate in one product, split with q/k norms, rope with the cache write, attention, gate, o."""
 
     ELEMENTWISE = 3
+    CORE = ("attention", 1)
+    k_cache: Tensor
+    v_cache: Tensor
 
     def __init__(self, part: spec.Attention, hidden: int, place: Place) -> None:
         refuse(
@@ -197,12 +105,7 @@ class Attention(Part):
         self.q_norm, self.k_norm = (place.ones(part.head_dim) if normed else None for _ in range(2))
         self.bias = place.normal(self.heads_width, std=0.1) if part.qkv_bias else None
         self.rotary = rotary_width(part)
-        self.k_cache, self.v_cache = (torch.empty(0, device=place.device) for _ in range(2))
-
-    def allocate(self, slots: int) -> None:
-        part = self.part
-        self.k_cache = self.place.normal(slots, part.kv_heads, part.head_dim)
-        self.v_cache = self.place.normal(slots, part.kv_heads, part.v_head_dim)
+        self.cached = {"k_cache": (part.kv_heads, part.head_dim), "v_cache": (part.kv_heads, part.v_head_dim)}
 
     def forward(self, x: Tensor, state: Pass) -> Tensor:
         part, tokens = self.part, state.tokens
@@ -250,6 +153,8 @@ class LatentAttention(Part):
     """Absorbed MLA: down-projections, norm, q, k_up on the queries, rope with the cache write, attention, v_up, o."""
 
     ELEMENTWISE = 2
+    CORE = ("mla", 1)
+    cache: Tensor
 
     def __init__(self, part: spec.LatentAttention, hidden: int, place: Place) -> None:
         refuse(part, indexer=part.indexer, output_gate=part.output_gate)
@@ -258,10 +163,7 @@ class LatentAttention(Part):
         self.q_norm = place.ones(part.q_lora_rank or 1)
         self.kv_norm = place.ones(part.kv_lora_rank)
         self.rotary = rotary_width(part)
-        self.cache = torch.empty(0, device=place.device)
-
-    def allocate(self, slots: int) -> None:
-        self.cache = self.place.normal(slots, self.part.latent_dim)
+        self.cached = {"cache": (part.latent_dim,)}
 
     def forward(self, x: Tensor, state: Pass) -> Tensor:
         part, tokens = self.part, state.tokens
@@ -287,7 +189,7 @@ class LatentAttention(Part):
             small.empty()
             return self.project("q_proj", x, state), latents
         joined = self.project("qkv_a_proj", x, state)
-        normed = fused.norm_rows(joined, self.q_norm, state.buffer("q_latent", state.tokens, rank))
+        normed = small.rms_norm(joined, self.q_norm, state.buffer("q_latent", state.tokens, rank))
         return self.project("q_b_proj", normed, state), joined[:, rank:]
 
     def attend(self, q: Tensor, state: Pass) -> Tensor:
@@ -315,6 +217,8 @@ class Recurrent(Part):
     ``state_shape`` is one sequence's state, ``channels`` and ``taps`` those of the convolution, ``layer`` its number
     among the model's recurrent layers.
     """
+
+    CORE = ("recurrent", 2)
 
     def __init__(self, part: spec.Mixer, hidden: int, place: Place, channels: int, taps: int) -> None:
         super().__init__(part, hidden, place)
@@ -444,6 +348,7 @@ class Moe(Part):
     """
 
     ELEMENTWISE = 3
+    CORE = ("moe", 2)
 
     def __init__(self, part: spec.Moe, hidden: int, place: Place, skew: float = 0.0) -> None:
         refuse(
@@ -506,7 +411,7 @@ class Moe(Part):
 
 
 def activate(up: Tensor, inner: Tensor, gated: bool) -> Tensor:
-    return small.silu_mul(up, inner) if gated else fused.relu_squared(up, inner)
+    return small.silu_mul(up, inner) if gated else small.relu_squared(up, inner)
 
 
 def skewed_experts(rows: int, part: spec.Moe, skew: float, device: torch.device) -> Tensor:

@@ -14,20 +14,8 @@ import torch
 from torch import Tensor
 
 from calibration.bench import fused
-from calibration.bench.layers import (
-    Moe,
-    Part,
-    Pass,
-    Place,
-    Recurrent,
-    Scratch,
-    States,
-    UnsupportedError,
-    build,
-    random_matrix,
-    refuse,
-    rotary_width,
-)
+from calibration.bench.layers import Moe, Part, Recurrent, UnsupportedError, build, random_matrix, refuse, rotary_width
+from calibration.bench.passes import Pass, Place, Scratch, States
 from calibration.kernels import gemm, small
 from calibration.kernels.index import build_lists, parallel_programs
 from wmtp_sim.spec.model import Attention, Block, LatentAttention, Model, MtpHead
@@ -158,11 +146,11 @@ class Head:
         """
         tokens, width = embedded.shape
         joined = state.buffer("joined", tokens, 2 * width)
-        fused.norm_rows(embedded, self.embed_norm, joined[:, :width])
-        fused.norm_rows(hidden, self.hidden_norm, joined[:, width:])
+        small.rms_norm(embedded, self.embed_norm, joined[:, :width])
+        small.rms_norm(hidden, self.hidden_norm, joined[:, width:])
         residual = gemm.dense(joined, self.projection, state.buffer("residual", tokens, width))
         delta = run(self.blocks, residual, state)
-        return fused.norm_rows(residual, self.final_norm, out, residual=delta, picked=picked)
+        return small.rms_norm(residual, self.final_norm, out, residual=delta, picked=picked)
 
 
 class Stack:
@@ -426,9 +414,6 @@ class Phases:
 
 # --- launches, by structure ------------------------------------------------------------------------------------
 
-#: Kernels of a layer's core as the cost model counts them: attention and its merge are one.
-_CORES = {"Attention": ("attention", 1), "LatentAttention": ("mla", 1), "Moe": ("moe", 2)}
-
 
 def launches(blocks: Iterable[Residual], norms: int) -> Counter[str]:
     """Kernels of one pass by class: embedding and ``norms`` final norms, blocks, lm_head."""
@@ -436,10 +421,9 @@ def launches(blocks: Iterable[Residual], norms: int) -> Counter[str]:
     for part in parts_of(blocks):
         counts["gemm"] += len(part.matrices)
         counts["elementwise"] += 1 + part.ELEMENTWISE
-        core, number = ("recurrent", 2) if isinstance(part, Recurrent) else _CORES.get(type(part).__name__, ("", 0))
-        if number:
-            counts[core] += number
-    return counts
+        core, number = part.CORE
+        counts[core] += number
+    return +counts
 
 
 def step_launches(phases: Phases) -> dict[str, dict[str, int]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -24,11 +23,13 @@ from typing import Any
 import torch
 from triton.errors import TritonError
 
-from calibration.bench.layers import Place, UnsupportedError
+from calibration.bench.layers import UnsupportedError
 from calibration.bench.model import Demand, Phases, Stack, fitting_repeats, step_launches
+from calibration.bench.passes import Place
 from calibration.environment import condition, environment
 from calibration.kernels.attention import INTERPRETED
-from calibration.timing import capture_stream, warm_up
+from calibration.timing import Sample, captured, summary, warm_up
+from calibration.writing import write_whole
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.systems import load_system, standard_systems
 from wmtp_sim.cli.ranges import counting, doubling, whole
@@ -73,17 +74,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Seconds of one execution: median and spread over replays. ``again`` runs it once more, without waiting."""
+class Timed(Sample):
+    """What an execution takes; ``again`` runs it once more, without waiting."""
 
-    seconds: float
-    p10: float
-    p90: float
-    replays: int
     again: Callable[[], None]
-
-    def figures(self) -> dict[str, float]:
-        return {"seconds": self.seconds, "p10": self.p10, "p90": self.p90, "replays": self.replays}
 
 
 # --- timing ----------------------------------------------------------------------------------------------------
@@ -92,20 +86,18 @@ class Timed:
 def timed(function: Callable[[], None], device: torch.device, budget_s: float, copies: int = 1) -> Timed:
     """Times a sequence of launches: captured ``copies`` times in a CUDA graph, or called as it is on a CPU."""
     if device.type != "cuda":
-        return _summary(list(_loop(function, budget_s)), 1, function)
+        return Timed(**vars(summary(list(_loop(function, budget_s)))), again=function)
     function()
     torch.cuda.synchronize(device)
-    graph = captured(function, device, copies)
-    once = captured(function, device) if copies > 1 else graph
-    return _summary(_replays(graph, budget_s), copies, once)
+    graph = replayed(function, device, copies)
+    once = replayed(function, device) if copies > 1 else graph
+    each = [seconds / copies for seconds in _replays(graph, budget_s)]
+    return Timed(**vars(summary(each)), again=once)
 
 
-def captured(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:
-    """A CUDA graph of ``function``, as what replays it. The function is kept: the graph holds only addresses."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=capture_stream(device)):
-        for _ in range(copies):
-            function()
+def replayed(function: Callable[[], None], device: torch.device, copies: int = 1) -> Callable[[], None]:
+    """What replays a CUDA graph of ``function``. The function is kept: the graph holds only addresses."""
+    graph = captured(lambda _: function(), copies, device)
 
     def replay(_: Callable[[], None] = function) -> None:
         graph.replay()
@@ -139,12 +131,6 @@ def _loop(function: Callable[[], None], budget_s: float) -> Iterator[float]:
         begin = time.perf_counter()
         function()
         yield time.perf_counter() - begin
-
-
-def _summary(times: Sequence[float], copies: int, again: Callable[[], None]) -> Timed:
-    each = [seconds / copies for seconds in times]
-    tenths = statistics.quantiles(each, n=10, method="inclusive")
-    return Timed(statistics.median(each), tenths[0], tenths[-1], len(each), again)
 
 
 def wall_clock(parts: Sequence[Callable[[], None]], result: torch.Tensor, budget_s: float) -> float:
@@ -367,13 +353,6 @@ def notes(stack: Stack, skew: float) -> list[str]:
 # --- the command -----------------------------------------------------------------------------------------------
 
 
-def save(document: dict[str, Any], path: Path) -> None:
-    """Writes beside the file, then takes its place: a kill leaves the last whole document."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(partial, path)
-
-
 def row(result: dict[str, Any]) -> str:
     """A line of the table: milliseconds."""
     shape = f"{result['context']:>9} {result['depth']:>2} {result['batch']:>3} {result['policy']:>6}"
@@ -426,7 +405,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = arguments(words)
 
     def changed(document: dict[str, Any]) -> None:
-        save(document, asked.out)
+        write_whole(asked.out, json.dumps(document, indent=1) + "\n")
         if document["points"]:
             print(row(document["points"][-1]), flush=True)
             return

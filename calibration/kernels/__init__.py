@@ -1,1 +1,1 @@
-"""Triton kernels that calibration times, each with a float64 reference in `naive`."""
+"""Triton kernels that calibration times, each with a float64 reference in `references`."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 Combine = Literal["launch", "dependent", "fused"]
@@ -46,19 +47,17 @@ class TileConfig:
 class Workspace:
     """Buffers between the splits of one call. `arrivals` starts at zero and every call leaves it at zero."""
 
-    partial: torch.Tensor  # [batch · kv_heads, splits, rows · group, v_dim], float32 (or a narrower type)
-    lse: torch.Tensor  # [batch · kv_heads, rows · group, splits], float32, base 2
-    arrivals: torch.Tensor  # int32, one per group of splits and one per tile
+    partial: Tensor  # [batch · kv_heads, splits, rows · group, v_dim], float32
+    lse: Tensor  # [batch · kv_heads, rows · group, splits], float32, base 2
+    arrivals: Tensor  # int32, one per group of splits and one per tile
 
 
-def make_workspace(
-    q: torch.Tensor, kv_heads: int, v_dim: int, splits: int, dtype: torch.dtype = torch.float32
-) -> Workspace:
+def make_workspace(q: Tensor, kv_heads: int, v_dim: int, splits: int) -> Workspace:
     """Buffers for `attention` on q [batch, rows, q_heads, head_dim] with any tile config."""
     batch, rows, q_heads, _ = q.shape
     streams, packed = batch * kv_heads, rows * q_heads // kv_heads
     return Workspace(
-        partial=torch.empty(streams, splits, packed, v_dim, dtype=dtype, device=q.device),
+        partial=torch.empty(streams, splits, packed, v_dim, dtype=torch.float32, device=q.device),
         lse=torch.empty(streams, packed, splits, dtype=torch.float32, device=q.device),
         arrivals=torch.zeros(streams * triton.cdiv(packed, 16) * (splits + 1), dtype=torch.int32, device=q.device),
     )
@@ -109,22 +108,22 @@ def candidate_configs(head_dim: int, rows: int) -> list[TileConfig]:
 
 
 def attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    slots: torch.Tensor,
-    lengths: torch.Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
     *,
     scale: float,
     splits: int,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     workspace: Workspace | None = None,
     causal_rows: int | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     max_length: int | None = None,
     config: TileConfig | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Attention of a few rows per sequence over its listed tokens; returns `out` [batch, rows, q_heads, v_dim].
 
     q: [batch, rows, q_heads, head_dim], contiguous. k_cache, v_cache: [num_slots, kv_heads, head_dim or v_dim], bf16,
@@ -141,37 +140,27 @@ def attention(
     config = config or default_config(head_dim, rows * q_heads // kv_heads)
     out = torch.empty(batch, rows, q_heads, v_dim, dtype=q.dtype, device=q.device) if out is None else out
     workspace = workspace or make_workspace(q, kv_heads, v_dim, splits)
-    _check(q, k_cache, v_cache, slots, lengths, out, workspace, splits)
-    causal_rows = rows if causal_rows is None else causal_rows
     cache = (k_cache, v_cache, slots, lengths)
+    _check(q, cache, out, workspace, splits)
+    causal_rows = rows if causal_rows is None else causal_rows
     scalars = (scale * k_scale * LOG2_E, v_scale, _span(max_length, splits, config.block_n), causal_rows)
     for kernel, grid, arguments, options in _launches(q, cache, out, workspace, scalars, splits, config):
         kernel[grid](*arguments, **options)
     return out
 
 
-def compile_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    slots: torch.Tensor,
-    lengths: torch.Tensor,
-    *,
-    splits: int,
-    config: TileConfig,
-) -> None:
-    """Compile what `attention` launches on such arguments, running nothing (in parallel under AsyncCompileMode)."""
-    kv_heads, v_dim = k_cache.shape[1], v_cache.shape[2]
+def compile_attention(q: Tensor, *cache: Tensor, splits: int, config: TileConfig) -> None:
+    """Compile what `attention` launches on such tensors, running nothing (in parallel under AsyncCompileMode)."""
+    kv_heads, v_dim = cache[0].shape[1], cache[1].shape[2]
     out, workspace = q.new_empty(*q.shape[:-1], v_dim), make_workspace(q, kv_heads, v_dim, splits)
-    cache = (k_cache, v_cache, slots, lengths)
     for kernel, grid, arguments, options in _launches(q, cache, out, workspace, (1.0, 1.0, 0, 1), splits, config):
         kernel.warmup(*arguments, grid=grid, **options)
 
 
 def _launches(
-    q: torch.Tensor,
-    cache: tuple[torch.Tensor, ...],
-    out: torch.Tensor,
+    q: Tensor,
+    cache: tuple[Tensor, ...],
+    out: Tensor,
     workspace: Workspace,
     scalars: tuple[float, float, int, int],
     splits: int,
@@ -235,24 +224,16 @@ def _span(max_length: int | None, splits: int, block_n: int) -> int:
     return 0 if max_length is None else max(1, triton.cdiv(triton.cdiv(max_length, block_n), splits)) * block_n
 
 
-def _compute_type(q: torch.Tensor, cache: torch.Tensor) -> tl.dtype:
+def _compute_type(q: Tensor, cache: Tensor) -> tl.dtype:
     """Type of the matrix operands: fp8 widens to fp16 exactly; the interpreter multiplies bf16 wrongly."""
     if INTERPRETED:
         return tl.float32
     return tl.float16 if cache.element_size() == 1 or q.dtype == torch.float16 else tl.bfloat16
 
 
-def _check(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    slots: torch.Tensor,
-    lengths: torch.Tensor,
-    out: torch.Tensor,
-    workspace: Workspace,
-    splits: int,
-) -> None:
-    """Refuse what the kernels would silently misread."""
+def _check(q: Tensor, cache: tuple[Tensor, ...], out: Tensor, workspace: Workspace, splits: int) -> None:
+    """Refuse what the kernels would silently misread. cache: as in `_launches`."""
+    k_cache, v_cache, slots, lengths = cache
     batch, rows, q_heads, head_dim = q.shape
     kv_heads, v_dim = k_cache.shape[1], v_cache.shape[2]
     streams, packed = batch * kv_heads, rows * q_heads // kv_heads
@@ -275,43 +256,14 @@ def _check(
 
 @triton.jit(do_not_specialize=["width", "span", "causal_rows"])
 def _attend(
-    q,
-    k_cache,
-    v_cache,
-    slots,
-    lengths,
-    out,
-    partial,
-    lse,
-    arrivals,
-    scale,
-    v_scale,
-    width,
-    span,
-    causal_rows,
-    k_slot,
-    k_head,
-    v_slot,
-    v_head,
-    slots_batch,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    LISTED: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    ALONE: tl.constexpr,
-    FUSED: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    FAN: tl.constexpr,
-    FAN_ROOT: tl.constexpr,
-):
+    q, k_cache, v_cache, slots, lengths, out, partial, lse, arrivals,
+    scale, v_scale, width, span, causal_rows,
+    k_slot, k_head, v_slot, v_head, slots_batch,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, COMPUTE: tl.constexpr,
+    LISTED: tl.constexpr, PREFETCH: tl.constexpr, ALONE: tl.constexpr, FUSED: tl.constexpr, DEPENDENT: tl.constexpr,
+    FAN: tl.constexpr, FAN_ROOT: tl.constexpr,
+):  # fmt: skip
     """Program (stream and tile of rows, split): one split of one sequence for the rows of one KV head."""
     PACKED: tl.constexpr = ROWS * GROUP
     TILES: tl.constexpr = (PACKED + BLOCK_M - 1) // BLOCK_M
@@ -421,18 +373,9 @@ def _is_last(arrivals, expected):
 
 @triton.jit
 def _merge(
-    parts,
-    parts_lse,
-    count,
-    apart,
-    target,
-    real,
-    step: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FAN: tl.constexpr,
-):
+    parts, parts_lse, count, apart, target, real,
+    step: tl.constexpr, V_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr, FAN: tl.constexpr,
+):  # fmt: skip
     """Merge `count` <= FAN splits that lie `apart` splits (of `step` values) apart; returns their lse [BLOCK_M].
 
     parts, parts_lse, target: [BLOCK_M] pointers to each row in the first split and in the target, which may be that
@@ -467,19 +410,10 @@ def _merge(
 
 @triton.jit(do_not_specialize=["splits"])
 def _combine(
-    partial,
-    lse,
-    out,
-    splits,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    CHUNK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
+    partial, lse, out, splits,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """Program (packed row of a stream, block of V dimensions): the mean of its splits, weighted by exp2(lse)."""
     PACKED: tl.constexpr = ROWS * GROUP
     packed_row = tl.program_id(0).to(tl.int64)

@@ -5,9 +5,9 @@ per dependent loop turn; the parallel one spreads the blocks of tokens over prog
 number of programs.
 """
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 # The token-block rule of FlashInfer's draft backend in SGLang: table entries per program, and programs in all.
 TOKENS_PER_PROGRAM = 8192
@@ -20,19 +20,18 @@ def parallel_programs(width: int, steps: int, batch: int) -> int:
 
 
 def build_lists(
-    table: torch.Tensor,
-    requests: torch.Tensor,
-    committed: torch.Tensor,
+    table: Tensor,
+    requests: Tensor,
+    committed: Tensor,
     *,
-    out: torch.Tensor,
-    out_lengths: torch.Tensor,
+    out: Tensor,
+    out_lengths: Tensor,
     appended: int = 1,
     window: int | None = None,
     sink: int = 0,
     ring_depth: int | None = None,
     block: int = 128,
     programs: int = 1,
-    num_warps: int = 4,
 ) -> None:
     """Fill out[step, b] with the slots that draft step `step` of sequence b attends to; out_lengths, with their count.
 
@@ -48,43 +47,20 @@ def build_lists(
     if ring_depth is not None and window is None:
         raise ValueError("a ring needs a window")
     _build[(steps, batch, programs)](
-        table,
-        requests,
-        committed,
-        out,
-        out_lengths,
-        table.stride(0),
-        out.stride(0),
-        out.stride(1),
-        appended,
-        window or 0,
-        sink,
-        0 if ring_depth is None else window + ring_depth + 1,
-        WINDOWED=window is not None,
-        RING=ring_depth is not None,
-        BLOCK=block,
-        num_warps=num_warps,
-    )
+        table, requests, committed, out, out_lengths,
+        table.stride(0), out.stride(0), out.stride(1),
+        appended, window or 0, sink, 0 if ring_depth is None else window + ring_depth + 1,
+        WINDOWED=window is not None, RING=ring_depth is not None, BLOCK=block, num_warps=4,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["appended", "window", "sink", "ring"])
 def _build(
-    table,
-    requests,
-    committed,
-    out,
-    out_lengths,
-    table_row,
-    out_step,
-    out_row,
-    appended,
-    window,
-    sink,
-    ring,
-    WINDOWED: tl.constexpr,
-    RING: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    table, requests, committed, out, out_lengths,
+    table_row, out_step, out_row,
+    appended, window, sink, ring,
+    WINDOWED: tl.constexpr, RING: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Program (step, sequence, share): every `programs`-th block of one list."""
     step, sequence, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     past = tl.load(committed + sequence).to(tl.int32)

@@ -56,7 +56,6 @@ def attention(
     out: Tensor,
     workspace: Workspace,
     block: int = 32,
-    warps: int = 8,
     stages: int = 3,
 ) -> Tensor:
     """Decode (one row) or verify (several, the last rows of the sequence, each blind to later ones): 2 kernels.
@@ -69,64 +68,30 @@ def attention(
         scale: of the scores.
         out: ``[sequences, rows, heads, latent]`` bf16, written.
         workspace: from `make_workspace`.
-        block, warps, stages: tokens per turn, warps and pipeline depth.
+        block, stages: tokens per turn, and pipeline depth.
     """
     sequences, rows, heads, width = q.shape
     latent, queries, splits = out.shape[-1], rows * heads, workspace.splits
     _split_kernel[(triton.cdiv(queries, BLOCK_QUERIES), splits, sequences)](
-        q,
-        cache,
-        slots,
-        lengths,
-        workspace.partial,
-        workspace.lse,
-        queries,
-        rows,
-        heads,
-        slots.shape[1],
-        splits,
-        scale * LOG2_E,
-        LATENT=latent,
-        ROPE=width - latent,
-        BLOCK_M=BLOCK_QUERIES,
-        BLOCK_N=block,
-        UPCAST=q.device.type == "cpu",
-        num_warps=warps,
-        num_stages=stages,
-    )
+        q, cache, slots, lengths, workspace.partial, workspace.lse,
+        queries, rows, heads, slots.shape[1], splits, scale * LOG2_E,
+        LATENT=latent, ROPE=width - latent, BLOCK_M=BLOCK_QUERIES, BLOCK_N=block, UPCAST=q.device.type == "cpu",
+        num_warps=8, num_stages=stages,
+    )  # fmt: skip
     _combine_kernel[(sequences * queries, triton.cdiv(latent, 128))](
-        workspace.partial,
-        workspace.lse,
-        out,
-        splits,
-        LATENT=latent,
-        SPLITS=triton.next_power_of_2(splits),
-        BLOCK_S=min(16, triton.next_power_of_2(splits)),
+        workspace.partial, workspace.lse, out, splits,
+        LATENT=latent, SPLITS=triton.next_power_of_2(splits), BLOCK_S=min(16, triton.next_power_of_2(splits)),
         BLOCK_D=min(128, latent),
-    )
+    )  # fmt: skip
     return out
 
 
 @triton.jit
 def _split_kernel(
-    q,
-    cache,
-    slots,
-    lengths,
-    partial,
-    lse,
-    queries,
-    rows,
-    heads,
-    width,
-    splits,
-    scale_log2,
-    LATENT: tl.constexpr,
-    ROPE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    q, cache, slots, lengths, partial, lse,
+    queries, rows, heads, width, splits, scale_log2,
+    LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """64 queries of one sequence over one split of its tokens: a normalised output and a base-2 log-sum-exp.
 
     A query that sees nothing of the split gets a log-sum-exp of -inf. UPCAST: Triton's interpreter multiplies the bit
@@ -182,15 +147,9 @@ def _split_kernel(
 
 @triton.jit
 def _combine_kernel(
-    partial,
-    lse,
-    out,
-    splits,
-    LATENT: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    partial, lse, out, splits,
+    LATENT: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """One query's output from its splits, 128 elements at a time."""
     query = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)

@@ -12,11 +12,14 @@ Gated experts have ``gate_up [experts, 2 * inner, hidden]`` (SiLU(gate) * up); p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from calibration.kernels.small import activated
 
 #: Rows of one block, the smallest that tensor cores take.
 BLOCK_ROWS = 16
@@ -89,6 +92,8 @@ def grouped(
     out: Tensor,
     workspace: Workspace,
     tile: Tile = DEFAULT_TILE,
+    *,
+    alone: bool = False,
 ) -> Tensor:
     """The layer with pairs grouped by expert: 6 kernels.
 
@@ -99,23 +104,24 @@ def grouped(
         weights: their routing weights, ``[rows, top_k]`` float32.
         out: ``[rows, hidden]`` bf16, written.
         workspace: from `make_workspace`.
+        alone: every pair is a block of its own: 4 kernels, see `paired`.
     """
-    align(ids, workspace)
-    return _experts(x, gate_up, down, ids, weights, out, workspace, tile, paired=False)
+    if not alone:
+        align(ids, workspace)
+    (rows, top_k), hidden, inner = ids.shape, out.shape[1], down.shape[2]
+    _product(x, gate_up, ids, None, workspace.inner, workspace, tile, alone)
+    gated = workspace.inner.shape[1] == 2 * inner
+    _activation_kernel[(rows * top_k, triton.cdiv(inner, 1024))](
+        workspace.inner, workspace.activated, inner, GATED=gated, BLOCK=1024
+    )
+    _product(workspace.activated, down, ids, weights, workspace.outputs, workspace, tile, alone)
+    _sum_kernel[(rows, triton.cdiv(hidden, 512))](workspace.outputs, out, hidden, top_k, BLOCK=512)
+    return out
 
 
-def paired(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    out: Tensor,
-    workspace: Workspace,
-    tile: Tile = DEFAULT_TILE,
-) -> Tensor:
-    """The layer with every pair a block of its own: 4 kernels. Arguments as in `grouped`."""
-    return _experts(x, gate_up, down, ids, weights, out, workspace, tile, paired=True)
+def paired(*given: Any) -> Tensor:
+    """The layer with every pair a block of its own: arguments as in `grouped`."""
+    return grouped(*given, alone=True)
 
 
 def align(ids: Tensor, workspace: Workspace) -> None:
@@ -124,40 +130,9 @@ def align(ids: Tensor, workspace: Workspace) -> None:
     chunk = min(256, max(16, triton.next_power_of_2(pairs)))
     _count_kernel[(triton.cdiv(experts, 16),)](ids, workspace.counts, pairs, experts, 16, chunk)
     _align_kernel[(workspace.block_expert.numel(),)](
-        ids,
-        workspace.counts,
-        workspace.block_expert,
-        workspace.block_pairs,
-        pairs,
-        experts,
-        triton.next_power_of_2(experts),
-        chunk,
-        BLOCK_ROWS,
-    )
-
-
-def _experts(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    out: Tensor,
-    workspace: Workspace,
-    tile: Tile,
-    paired: bool,
-) -> Tensor:
-    rows, top_k = ids.shape
-    inner = down.shape[2]
-    _product(x, gate_up, ids, None, workspace.inner, workspace, tile, paired, pairs_per_row=top_k)
-    gated = workspace.inner.shape[1] == 2 * inner
-    _activation_kernel[(rows * top_k, triton.cdiv(inner, 1024))](
-        workspace.inner, workspace.activated, inner, GATED=gated, BLOCK=1024
-    )
-    _product(workspace.activated, down, ids, weights, workspace.outputs, workspace, tile, paired, pairs_per_row=1)
-    hidden = out.shape[1]
-    _sum_kernel[(rows, triton.cdiv(hidden, 512))](workspace.outputs, out, hidden, top_k, BLOCK=512)
-    return out
+        ids, workspace.counts, workspace.block_expert, workspace.block_pairs,
+        pairs, experts, triton.next_power_of_2(experts), chunk, BLOCK_ROWS,
+    )  # fmt: skip
 
 
 def _product(
@@ -168,36 +143,21 @@ def _product(
     out: Tensor,
     workspace: Workspace,
     tile: Tile,
-    paired: bool,
-    pairs_per_row: int,
+    alone: bool,
 ) -> None:
-    """``out[pair] = x[pair // pairs_per_row] @ weight[expert of pair].T``, times ``scales[pair]`` where given."""
+    """``out[pair] = x[row of pair] @ weight[expert of pair].T``, times ``scales[pair]`` where given.
+
+    ``x`` has a row for every pair, or one for all pairs of a row.
+    """
     _, n, k = weight.shape
-    block_expert = ids if paired else workspace.block_expert
+    block_expert = ids if alone else workspace.block_expert
     blocks, tiles = block_expert.numel(), triton.cdiv(n, tile.n)
     _product_kernel[(blocks * tiles,)](
-        x,
-        weight,
-        block_expert,
-        workspace.block_pairs,
-        scales,
-        out,
-        ids.numel(),
-        blocks,
-        tiles,
-        n,
-        k,
-        pairs_per_row,
-        PAIRED=paired,
-        SCALED=scales is not None,
-        EVEN=n % tile.n == 0 and k % tile.k == 0,
-        BLOCK_M=BLOCK_ROWS,
-        BLOCK_N=tile.n,
-        BLOCK_K=tile.k,
-        UPCAST=x.device.type == "cpu",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+        x, weight, block_expert, workspace.block_pairs, scales, out,
+        ids.numel(), blocks, tiles, n, k, ids.numel() // x.shape[0],
+        PAIRED=alone, SCALED=scales is not None, EVEN=n % tile.n == 0 and k % tile.k == 0, BLOCK_M=BLOCK_ROWS,
+        BLOCK_N=tile.n, BLOCK_K=tile.k, UPCAST=x.device.type == "cpu", num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -214,16 +174,10 @@ def _count_kernel(ids, counts, pairs, experts, BLOCK_E: tl.constexpr, CHUNK: tl.
 
 @triton.jit
 def _align_kernel(
-    ids,
-    counts,
-    block_expert,
-    block_pairs,
-    pairs,
-    experts,
-    EXPERTS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    ids, counts, block_expert, block_pairs,
+    pairs, experts,
+    EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """One block: finds its expert from the counts, then the pairs of that expert whose rank falls into the block."""
     block = tl.program_id(0)
     expert_range = tl.arange(0, EXPERTS)
@@ -251,26 +205,11 @@ def _align_kernel(
 
 @triton.jit
 def _product_kernel(
-    x,
-    weight,
-    block_expert,
-    block_pairs,
-    scales,
-    out,
-    pairs,
-    blocks,
-    tiles,
-    n_size,
-    k_size,
-    pairs_per_row,
-    PAIRED: tl.constexpr,
-    SCALED: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    x, weight, block_expert, block_pairs, scales, out,
+    pairs, blocks, tiles, n_size, k_size, pairs_per_row,
+    PAIRED: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """One block of pairs times one tile of its expert's outputs.
 
     Grouped programs that share an expert and a tile are neighbours, so that a second block finds the weights in the
@@ -314,19 +253,13 @@ def _product_kernel(
 
 
 @triton.jit
-def _activation_kernel(inner, activated, width, GATED: tl.constexpr, BLOCK: tl.constexpr):
+def _activation_kernel(inner, out, width, GATED: tl.constexpr, BLOCK: tl.constexpr):
     """SiLU(gate) * up, or relu(up)^2, of one pair."""
     pair = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < width
-    if GATED:
-        gate = tl.load(inner + pair * 2 * width + column, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(inner + pair * 2 * width + width + column, mask=mask, other=0.0).to(tl.float32)
-        value = gate * tl.sigmoid(gate) * up
-    else:
-        up = tl.maximum(tl.load(inner + pair * width + column, mask=mask, other=0.0).to(tl.float32), 0.0)
-        value = up * up
-    tl.store(activated + pair * width + column, value.to(activated.dtype.element_ty), mask=mask)
+    value = activated(inner + pair * width * (2 if GATED else 1), column, mask, width, GATED)
+    tl.store(out + pair * width + column, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+#: Rows of a Mamba-2 state per program.
+BLOCK_P = 8
+
 
 def delta_rule(
     q: Tensor,
@@ -25,7 +28,6 @@ def delta_rule(
     out: Tensor,
     snapshots: Tensor | None = None,
     block_v: int = 8,
-    warps: int = 1,
 ) -> Tensor:
     """Gated delta rule: GDN with one decay per head, KDA with one per key channel. Queries and keys are normalised.
 
@@ -38,30 +40,15 @@ def delta_rule(
         scale: of the queries.
         out: ``[sequences, rows, v_heads, v_dim]`` bf16, written.
         snapshots: ``[sequences, rows, v_heads, k_dim, v_dim]`` float32, or None to update ``state``.
-        block_v, warps: columns of the state per program, and its warps.
+        block_v: columns of the state per program of one warp.
     """
     sequences, rows, k_heads, k_dim = q.shape
     v_heads, v_dim = v.shape[2:]
     _delta_kernel[(triton.cdiv(v_dim, block_v), v_heads, sequences)](
-        q,
-        k,
-        v,
-        decay,
-        beta,
-        state,
-        out,
-        state if snapshots is None else snapshots,
-        scale,
-        rows,
-        k_heads,
-        v_heads,
-        v_dim,
-        K=k_dim,
-        BLOCK_V=block_v,
-        PER_CHANNEL=decay.dim() == 4,
-        SNAPSHOTS=snapshots is not None,
-        num_warps=warps,
-    )
+        q, k, v, decay, beta, state, out, state if snapshots is None else snapshots,
+        scale, rows, k_heads, v_heads, v_dim,
+        K=k_dim, BLOCK_V=block_v, PER_CHANNEL=decay.dim() == 4, SNAPSHOTS=snapshots is not None, num_warps=1,
+    )  # fmt: skip
     return out
 
 
@@ -76,8 +63,6 @@ def mamba2(
     state: Tensor,
     out: Tensor,
     snapshots: Tensor | None = None,
-    block_p: int = 8,
-    warps: int = 1,
 ) -> Tensor:
     """Mamba-2 (SSD) selective state update, softplus of the time step included.
 
@@ -89,30 +74,14 @@ def mamba2(
         state: ``[sequences, heads, head_dim, state_dim]`` float32.
         out: ``[sequences, rows, heads, head_dim]`` bf16, written.
         snapshots: ``[sequences, rows, heads, head_dim, state_dim]`` float32, or None to update ``state``.
-        block_p, warps: rows of the state per program, and its warps.
     """
     sequences, rows, heads, head_dim = x.shape
     groups, state_dim = b.shape[2:]
-    _mamba2_kernel[(triton.cdiv(head_dim, block_p), heads, sequences)](
-        x,
-        dt,
-        a_log,
-        b,
-        c,
-        d,
-        dt_bias,
-        state,
-        out,
-        state if snapshots is None else snapshots,
-        rows,
-        heads,
-        groups,
-        head_dim,
-        N=state_dim,
-        BLOCK_P=block_p,
-        SNAPSHOTS=snapshots is not None,
-        num_warps=warps,
-    )
+    _mamba2_kernel[(triton.cdiv(head_dim, BLOCK_P), heads, sequences)](
+        x, dt, a_log, b, c, d, dt_bias, state, out, state if snapshots is None else snapshots,
+        rows, heads, groups, head_dim,
+        N=state_dim, BLOCK_P=BLOCK_P, SNAPSHOTS=snapshots is not None, num_warps=1,
+    )  # fmt: skip
     return out
 
 
@@ -132,18 +101,10 @@ def short_conv(
     """
     sequences, rows, channels = x.shape
     _conv_kernel[(triton.cdiv(channels, 256), sequences)](
-        x,
-        state,
-        weight,
-        bias,
-        out,
-        state if columns is None else columns,
+        x, state, weight, bias, out, state if columns is None else columns,
         channels,
-        ROWS=rows,
-        TAPS=weight.shape[1],
-        COLUMNS=columns is not None,
-        BLOCK=256,
-    )
+        ROWS=rows, TAPS=weight.shape[1], COLUMNS=columns is not None, BLOCK=256,
+    )  # fmt: skip
     return out
 
 
@@ -179,24 +140,10 @@ def _unit(x):
 
 @triton.jit
 def _delta_kernel(
-    q,
-    k,
-    v,
-    decay,
-    beta,
-    state,
-    out,
-    states_out,
-    scale,
-    rows,
-    k_heads,
-    v_heads,
-    v_dim,
-    K: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    PER_CHANNEL: tl.constexpr,
-    SNAPSHOTS: tl.constexpr,
-):
+    q, k, v, decay, beta, state, out, states_out,
+    scale, rows, k_heads, v_heads, v_dim,
+    K: tl.constexpr, BLOCK_V: tl.constexpr, PER_CHANNEL: tl.constexpr, SNAPSHOTS: tl.constexpr,
+):  # fmt: skip
     """A few columns of one head's state: all rows, one after the other."""
     head, sequence = tl.program_id(1), tl.program_id(2).to(tl.int64)
     k_head = head // (v_heads // k_heads)
@@ -227,31 +174,17 @@ def _delta_kernel(
 
 
 @triton.jit
-def _softplus(x):
+def softplus(x):
     """log(1 + exp(x)), and x where that is the same."""
     return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
 
 @triton.jit
 def _mamba2_kernel(
-    x,
-    dt,
-    a_log,
-    b,
-    c,
-    d,
-    dt_bias,
-    state,
-    out,
-    states_out,
-    rows,
-    heads,
-    groups,
-    head_dim,
-    N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    SNAPSHOTS: tl.constexpr,
-):
+    x, dt, a_log, b, c, d, dt_bias, state, out, states_out,
+    rows, heads, groups, head_dim,
+    N: tl.constexpr, BLOCK_P: tl.constexpr, SNAPSHOTS: tl.constexpr,
+):  # fmt: skip
     """A few rows of one head's state: all rows of the sequence, one after the other."""
     head, sequence = tl.program_id(1), tl.program_id(2).to(tl.int64)
     group = head // (heads // groups)
@@ -265,7 +198,7 @@ def _mamba2_kernel(
     h = tl.load(state + (sequence * heads + head) * size + cell, mask=mask[:, None], other=0.0)
     for row in range(rows):
         at = sequence * rows + row
-        width = _softplus(tl.load(dt + at * heads + head).to(tl.float32) + bias)
+        width = softplus(tl.load(dt + at * heads + head).to(tl.float32) + bias)
         value = tl.load(x + (at * heads + head) * head_dim + p, mask=mask, other=0.0).to(tl.float32)
         write = tl.load(b + (at * groups + group) * N + n).to(tl.float32)
         read = tl.load(c + (at * groups + group) * N + n).to(tl.float32)
@@ -290,18 +223,10 @@ def _column(x, state, sequence, index, channel, mask, channels, ROWS: tl.constex
 
 @triton.jit
 def _conv_kernel(
-    x,
-    state,
-    weight,
-    bias,
-    out,
-    columns,
+    x, state, weight, bias, out, columns,
     channels,
-    ROWS: tl.constexpr,
-    TAPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    ROWS: tl.constexpr, TAPS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """256 channels of one sequence. A state in place is written last, each column after those before it were read."""
     sequence = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

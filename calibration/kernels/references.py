@@ -1,9 +1,8 @@
-"""What the kernels must compute, in float64 and in the plainest words. Slow; allocates; runs on any device.
-
-Attention over K and V has its references in `calibration.kernels.naive`.
-"""
+"""What the kernels must compute, in float64 and in the plainest words. Slow; allocates; runs on any device."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -15,6 +14,13 @@ def relative_error(out: Tensor, expected: Tensor) -> float:
     if out.shape != expected.shape:
         return float("inf")
     return float((out.double() - expected.double()).norm() / expected.double().norm())
+
+
+def strict_error(out: Tensor, expected: Tensor) -> float:
+    """`relative_error`, by one measure for all types: float32 counts a hundredfold, whole numbers must be equal."""
+    if not out.is_floating_point():
+        return 0.0 if out.shape == expected.shape and bool((out == expected).all()) else math.inf
+    return relative_error(out, expected) * (100.0 if out.dtype == torch.float32 else 1.0)
 
 
 # --- matrix products -------------------------------------------------------------------------------------------
@@ -53,21 +59,64 @@ def activation(inner: Tensor, width: int) -> Tensor:
     return functional.relu(inner.double()).square()
 
 
-# --- multi-head latent attention -------------------------------------------------------------------------------
+# --- attention -------------------------------------------------------------------------------------------------
+
+
+def attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float,
+    causal_rows: int | None = None,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Attention over listed tokens, ``[batch, rows, q_heads, v_dim]`` in ``dtype``: float32 where caches are large.
+
+    Other arguments are those of `calibration.kernels.attention.attention`.
+    """
+    batch, rows, q_heads, head_dim = q.shape
+    kv_heads, row = k_cache.shape[1], torch.arange(rows, device=q.device)
+    own = rows if causal_rows is None else causal_rows
+    out = torch.zeros(batch, rows, q_heads, v_cache.shape[2], dtype=dtype, device=q.device)
+    for b, length in enumerate(lengths.tolist()):
+        token = torch.arange(length, device=q.device)
+        listed = slots[b, :length].long() if slots.dim() == 2 else slots[b] + token
+        k, v = _gathered(k_cache, listed).to(dtype) * k_scale, _gathered(v_cache, listed).to(dtype) * v_scale
+        seen = length - (own - 1 - row).clamp_min(0)
+        scores = torch.einsum("rkgd,tkd->kgrt", q[b].to(dtype).view(rows, kv_heads, -1, head_dim), k) * scale
+        weights = scores.masked_fill(token >= seen[:, None], -math.inf).softmax(-1)
+        found = torch.einsum("kgrt,tkd->rkgd", weights, v).reshape(rows, q_heads, -1)
+        out[b] = torch.where((seen > 0)[:, None, None], found, 0.0)  # a row that sees no token
+    return out
+
+
+def _gathered(cache: Tensor, slots: Tensor) -> Tensor:
+    """Some tokens of a cache; torch gathers no fp8, but bytes."""
+    return cache[slots] if cache.element_size() > 1 else cache.view(torch.uint8)[slots].view(cache.dtype)
 
 
 def latent_attention(q: Tensor, cache: Tensor, slots: Tensor, lengths: Tensor, latent: int, scale: float) -> Tensor:
     """Absorbed MLA with a causal tail: ``[sequences, rows, heads, latent]``. See `calibration.kernels.mla`."""
-    sequences, rows, heads, _ = q.shape
-    out = torch.empty(sequences, rows, heads, latent, dtype=torch.float64, device=q.device)
-    for sequence in range(sequences):
-        length = int(lengths[sequence])
-        keys = cache[slots[sequence, :length].long()].double()
-        for row in range(rows):
-            seen = keys[: length - rows + row + 1]
-            scores = torch.softmax(q[sequence, row].double() @ seen.t() * scale, dim=-1)
-            out[sequence, row] = scores @ seen[:, :latent]
-    return out
+    return attention(q, cache[:, None], cache[:, None, :latent], slots, lengths, scale=scale)
+
+
+def listed_positions(committed: int, appended: int, window: int | None, sink: int) -> list[int]:
+    """Logical positions of a list: the first `sink` and last `window` committed tokens, then the appended ones."""
+    if window is None or committed <= window + sink:
+        kept = list(range(committed))
+    else:
+        kept = [*range(sink), *range(committed - window, committed)]
+    return kept + list(range(committed, committed + appended))
+
+
+def ring_entry(position: int, window: int, sink: int, depth: int) -> int:
+    """Entry of a request's ring that holds a logical position; later positions overwrite earlier ones."""
+    return position if position < sink else sink + (position - sink) % (window + depth + 1)
 
 
 # --- recurrences -----------------------------------------------------------------------------------------------

@@ -10,26 +10,49 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-
-def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float = 1e-6) -> Tensor:
-    """RMSNorm of ``x [rows, hidden]`` with ``weight [hidden]``, into ``out [rows, hidden]``."""
-    rows, hidden = x.shape
-    _norm_kernel[(rows,)](x, x, weight, out, hidden, eps, ADD=False, BLOCK=triton.next_power_of_2(hidden), num_warps=8)
-    return out
+#: What norms add to a mean square.
+EPS = 1e-6
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float = 1e-6) -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor, out: Tensor, *, residual: Tensor | None = None, picked: Tensor | None = None
+) -> Tensor:
+    """RMSNorm of ``x [.., hidden]`` (plus ``residual``) with ``weight [hidden]``, into ``out [n, hidden]``.
+
+    Rows of ``x`` and ``out`` may be column ranges of wider matrices. picked: ``[n]`` int32, which of each sequence's
+    rows is normed (x has as many rows for each); None norms them all.
+    """
+    return _norm(x, residual, weight, out, picked, keep=False)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """Adds ``x`` to ``residual`` in place, and norms the sum into ``out``; all ``[rows, hidden]``."""
-    rows, hidden = x.shape
-    block = triton.next_power_of_2(hidden)
-    _norm_kernel[(rows,)](x, residual, weight, out, hidden, eps, ADD=True, BLOCK=block, num_warps=8)
+    return _norm(x, residual, weight, out, None, keep=True)
+
+
+def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, picked: Tensor | None, keep: bool) -> Tensor:
+    count, hidden = out.shape
+    _norm_kernel[(count,)](
+        x, x if residual is None else residual, weight, out, x if picked is None else picked,
+        x.stride(0), out.stride(0), hidden, x.shape[0] // count, EPS,
+        ADD=residual is not None, KEEP=keep, PICK=picked is not None, BLOCK=triton.next_power_of_2(hidden), num_warps=8,
+    )  # fmt: skip
     return out
 
 
 def silu_mul(gate_up: Tensor, out: Tensor) -> Tensor:
     """SiLU(gate) * up: ``gate_up [rows, 2 * inner]`` into ``out [rows, inner]``."""
+    return _activate(gate_up, out, gated=True)
+
+
+def relu_squared(x: Tensor, out: Tensor) -> Tensor:
+    """The squared ReLU of ``x [rows, inner]``, into ``out`` of the same shape."""
+    return _activate(x, out, gated=False)
+
+
+def _activate(x: Tensor, out: Tensor, gated: bool) -> Tensor:
     rows, inner = out.shape
-    _silu_mul_kernel[(rows, triton.cdiv(inner, 1024))](gate_up, out, inner, BLOCK=1024)
+    _activation_kernel[(rows, triton.cdiv(inner, 1024))](x, out, inner, GATED=gated, BLOCK=1024)
     return out
 
 
@@ -57,24 +80,11 @@ def rope_and_cache(
     rows, q_heads, head_dim = q.shape
     kv_heads, v_dim = v.shape[1:]
     _rope_kernel[(rows, q_heads + kv_heads)](
-        q,
-        k,
-        v,
-        cos_sin,
-        positions,
-        slots,
-        q_out,
-        k_cache,
-        v_cache,
-        q_heads,
-        kv_heads,
-        head_dim,
-        v_dim,
-        HALF=cos_sin.shape[1] // 2,
-        BLOCK_D=triton.next_power_of_2(head_dim),
-        BLOCK_V=triton.next_power_of_2(v_dim),
+        q, k, v, cos_sin, positions, slots, q_out, k_cache, v_cache,
+        q_heads, kv_heads, head_dim, v_dim,
+        HALF=cos_sin.shape[1] // 2, BLOCK_D=triton.next_power_of_2(head_dim), BLOCK_V=triton.next_power_of_2(v_dim),
         num_warps=1,
-    )
+    )  # fmt: skip
 
 
 def router(logits: Tensor, ids: Tensor, weights: Tensor) -> None:
@@ -118,77 +128,80 @@ def accept(draft: Tensor, best: Tensor, accepted: Tensor, tokens: Tensor) -> Non
     )
 
 
-def commit(snapshots: Tensor, accepted: Tensor, state: Tensor) -> Tensor:
-    """Copies each sequence's snapshot of its last accepted row to its state.
-
-    Args:
-        snapshots: ``[layers, sequences, rows, n]``.
-        accepted: which row, ``[sequences]`` int32.
-        state: ``[layers, sequences, n]`` of the same type, written.
-    """
-    layers, sequences, rows, n = snapshots.shape
-    _commit_kernel[(triton.cdiv(n, 4096), layers * sequences)](
-        snapshots, accepted, state, sequences, rows, n, BLOCK=4096, num_warps=8
-    )
-    return state
+# --- kernels, and what kernels of other modules share with them ------------------------------------------------
 
 
 @triton.jit
-def _norm_kernel(x, residual, weight, out, hidden, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def unit_scale(value, size, eps):
+    """One over the root mean square of ``size`` values; entries past them are zero."""
+    return 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
+
+
+@triton.jit
+def _norm_kernel(
+    x, residual, weight, out, picked,
+    x_step, out_step, hidden, rows, eps,
+    ADD: tl.constexpr, KEEP: tl.constexpr, PICK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One row."""
-    row = tl.program_id(0).to(tl.int64)
+    target = tl.program_id(0).to(tl.int64)
+    source = target * rows + tl.load(picked + target) if PICK else target
     column = tl.arange(0, BLOCK)
     mask = column < hidden
-    value = tl.load(x + row * hidden + column, mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(x + source * x_step + column, mask=mask, other=0.0).to(tl.float32)
     if ADD:
-        value += tl.load(residual + row * hidden + column, mask=mask, other=0.0).to(tl.float32)
-        tl.store(residual + row * hidden + column, value.to(residual.dtype.element_ty), mask=mask)
-    scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / hidden + eps)
+        value += tl.load(residual + source * hidden + column, mask=mask, other=0.0).to(tl.float32)
+    if KEEP:
+        tl.store(residual + source * hidden + column, value.to(residual.dtype.element_ty), mask=mask)
     factor = tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row * hidden + column, (value * scale * factor).to(out.dtype.element_ty), mask=mask)
+    value = value * unit_scale(value, hidden, eps) * factor
+    tl.store(out + target * out_step + column, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up, out, inner, BLOCK: tl.constexpr):
+def activated(inner, column, mask, width, GATED: tl.constexpr):
+    """SiLU(gate) * up of one row ``[2 * width]``, or relu(up)^2 of ``[width]``, at some columns."""
+    if GATED:
+        gate = tl.load(inner + column, mask=mask, other=0.0).to(tl.float32)
+        value = gate * tl.sigmoid(gate) * tl.load(inner + width + column, mask=mask, other=0.0).to(tl.float32)
+    else:
+        up = tl.maximum(tl.load(inner + column, mask=mask, other=0.0).to(tl.float32), 0.0)
+        value = up * up
+    return value
+
+
+@triton.jit
+def _activation_kernel(x, out, width, GATED: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < inner
-    gate = tl.load(gate_up + row * 2 * inner + column, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * inner + inner + column, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row * inner + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=mask)
+    mask = column < width
+    value = activated(x + row * width * (2 if GATED else 1), column, mask, width, GATED)
+    tl.store(out + row * width + column, value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def turn(source, target, cos, sin, HALF: tl.constexpr):
+    """Rotates entries against those HALF further on. source, target: [HALF] pointers to the first ones."""
+    low, high = tl.load(source).to(tl.float32), tl.load(source + HALF).to(tl.float32)
+    tl.store(target, (low * cos - high * sin).to(target.dtype.element_ty))
+    tl.store(target + HALF, (high * cos + low * sin).to(target.dtype.element_ty))
 
 
 @triton.jit
 def _rotate(source, target, cos, sin, head_dim, HALF: tl.constexpr, BLOCK_D: tl.constexpr):
     """One head: rotated in its first 2 * HALF entries, copied in the others."""
     half, d = tl.arange(0, HALF), tl.arange(0, BLOCK_D)
-    low = tl.load(source + half).to(tl.float32)
-    high = tl.load(source + HALF + half).to(tl.float32)
     rest = (d >= 2 * HALF) & (d < head_dim)
     tl.store(target + d, tl.load(source + d, mask=rest, other=0.0), mask=rest)
-    tl.store(target + half, (low * cos - high * sin).to(target.dtype.element_ty))
-    tl.store(target + HALF + half, (high * cos + low * sin).to(target.dtype.element_ty))
+    turn(source + half, target + half, cos, sin, HALF)
 
 
 @triton.jit
 def _rope_kernel(
-    q,
-    k,
-    v,
-    cos_sin,
-    positions,
-    slots,
-    q_out,
-    k_cache,
-    v_cache,
-    q_heads,
-    kv_heads,
-    head_dim,
-    v_dim,
-    HALF: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    q, k, v, cos_sin, positions, slots, q_out, k_cache, v_cache,
+    q_heads, kv_heads, head_dim, v_dim,
+    HALF: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     """One head of one row: a query, or a key and its value."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     angle = cos_sin + tl.load(positions + row).to(tl.int64) * (2 * HALF) + tl.arange(0, HALF)
@@ -241,14 +254,3 @@ def _accept_kernel(draft, best, accepted, tokens, depth, BLOCK: tl.constexpr):
     count = tl.sum((misses == 0).to(tl.int32), 0)
     tl.store(accepted + sequence, count)
     tl.store(tokens + sequence * (depth + 1) + place, tl.where(place <= count, wanted, -1), mask=place <= depth)
-
-
-@triton.jit
-def _commit_kernel(snapshots, accepted, state, sequences, rows, n, BLOCK: tl.constexpr):
-    """4096 elements of one sequence's state in one layer."""
-    cell = tl.program_id(1).to(tl.int64)
-    row = tl.load(accepted + cell % sequences)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < n
-    value = tl.load(snapshots + (cell * rows + row) * n + column, mask=mask)
-    tl.store(state + cell * n + column, value, mask=mask)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from calibration.kernels import naive
+from calibration.kernels import references
 from calibration.kernels.attention import (
     TileConfig,
     Workspace,
@@ -112,7 +112,7 @@ def run(shape: Shape, inputs: Inputs) -> torch.Tensor:
 
 
 def expected(shape: Shape, inputs: Inputs) -> torch.Tensor:
-    return naive.attention(
+    return references.attention(
         inputs.q,
         inputs.k_cache,
         inputs.v_cache,
@@ -200,6 +200,31 @@ def test_own_tokens_may_be_fewer_than_rows(causal_rows: int) -> None:
     check(Shape(rows=4, causal_rows=causal_rows, lengths=(50,)))
 
 
+WIDE = Shape(group=8, head_dim=256, v_dim=256, splits=4)
+WARPS = TileConfig(num_warps=8)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        replace(WIDE, lengths=(177, 1, 64), splits=7),
+        replace(WIDE, lengths=(77, 1, 64), rows=3, splits=1),
+        replace(WIDE, lengths=(277,), splits=7, config=TileConfig(combine="fused", fan=8)),
+        replace(WIDE, lengths=(300,), rows=4, splits=10, config=TileConfig(combine="fused", fan=8)),
+        replace(WIDE, lengths=(400,), splits=66, config=TileConfig(combine="dependent")),
+        replace(WIDE, lengths=(70,), rows=16, splits=2, config=WARPS),
+        replace(WIDE, lengths=(70,), rows=9, group=16, splits=2, config=WARPS),
+        replace(WIDE, lengths=(79, 60), rows=7, dtype=FP8, splits=2, config=WARPS),
+        replace(WIDE, lengths=(99, 60), rows=5, group=5, head_dim=96, v_dim=96, config=TileConfig(64)),
+        replace(WIDE, lengths=(99, 60), rows=4, contiguous=True, config=TileConfig(prefetch=False)),
+    ],
+    ids=lambda shape: f"{shape.rows} rows, {shape.splits} splits, {shape.config.combine}",
+)
+def test_shapes_of_models(shape: Shape) -> None:
+    """Heads of 256 as of Qwen3.5-35B-A3B, packed tiles that want eight warps, and merges of many splits."""
+    check(shape, seeds=(0,))
+
+
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256), (192, 128)])
 def test_fp8_cache(dims: tuple[int, int]) -> None:
     head_dim, v_dim = dims
@@ -247,7 +272,7 @@ def windowed(inputs: Inputs, window: int, sink: int, appended: int) -> Inputs:
     """The same sequences through shorter lists."""
     lists = []
     for b, length in enumerate(inputs.lengths.tolist()):
-        positions = naive.listed_positions(length - appended, appended, window, sink)
+        positions = references.listed_positions(length - appended, appended, window, sink)
         lists.append(inputs.slots[b, positions])
     slots = torch.nn.utils.rnn.pad_sequence(lists, batch_first=True)
     lengths = torch.tensor([len(entries) for entries in lists], dtype=torch.int32, device=DEVICE)
@@ -281,10 +306,10 @@ def test_ring_holds_what_the_window_lists(rows: int) -> None:
         full.v_cache[: sink + window + depth + 1].clone(),
     )
     for position, slot in enumerate(full.slots[0].tolist()):
-        entry = naive.ring_entry(position, window, sink, depth)
+        entry = references.ring_entry(position, window, sink, depth)
         ring_k[entry], ring_v[entry] = full.k_cache[slot], full.v_cache[slot]
-    positions = naive.listed_positions(length - rows, rows, window, sink)
-    entries = [naive.ring_entry(position, window, sink, depth) for position in positions]
+    positions = references.listed_positions(length - rows, rows, window, sink)
+    entries = [references.ring_entry(position, window, sink, depth) for position in positions]
     ring = replace(
         windowed(full, window, sink, rows),
         k_cache=ring_k,

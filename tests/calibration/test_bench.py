@@ -17,7 +17,7 @@ import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibration.bench import run as command
-from calibration.bench.layers import Moe, Place, UnsupportedError, build, skewed_experts
+from calibration.bench.layers import Moe, UnsupportedError, build, skewed_experts
 from calibration.bench.model import (
     Demand,
     Lists,
@@ -29,6 +29,7 @@ from calibration.bench.model import (
     parts_of,
     step_launches,
 )
+from calibration.bench.passes import Place
 from calibration.bench.run import Point, measure_steps
 from calibration.kernels.references import relative_error
 from wmtp_sim.catalog.engines import load_engine

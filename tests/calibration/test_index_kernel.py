@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibration.kernels import naive
+from calibration.kernels import references
 from calibration.kernels.index import build_lists, parallel_programs
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,9 +36,9 @@ def check(committed: list[int], *, steps: int = 1, appended: int = 1, **how) -> 
     table, requests, out, lengths = build(committed, steps=steps, appended=appended, **how)
     for step in range(steps):
         for b, past in enumerate(committed):
-            positions = naive.listed_positions(past, appended + step, window, sink)
+            positions = references.listed_positions(past, appended + step, window, sink)
             if depth is not None:
-                positions = [naive.ring_entry(position, window, sink, depth) for position in positions]
+                positions = [references.ring_entry(position, window, sink, depth) for position in positions]
                 assert len(set(positions)) == len(positions), "a ring entry listed twice"
             count = len(positions)
             assert lengths[step, b] == count

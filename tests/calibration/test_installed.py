@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from calibration import calibrate, cases, compare_installed, sweep_vllm  # noqa: E402
-from calibration.kernels import installed, naive  # noqa: E402
+from calibration.kernels import installed, references  # noqa: E402
 from calibration.plan import INSTALLED, REPRESENTATIVE, plan, point  # noqa: E402
 from wmtp_sim.catalog.models import load_model  # noqa: E402
 from wmtp_sim.cli import calibrate as command  # noqa: E402
@@ -285,7 +285,7 @@ def test_every_adapter_computes_attention(packages: None, variant: str, rows: in
     launch = installed.prepare(variant, q, caches, slots, scale=0.7, out=out)
     for i, (k, v) in enumerate(caches):
         launch(i)
-        expected = naive.attention(q, k, v, slots, torch.full((batch,), context), scale=0.7)
+        expected = references.attention(q, k, v, slots, torch.full((batch,), context), scale=0.7)
         torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=1e-2)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from calibration import published
+from calibration import published_points as points
 from calibration.published import import_profile, operation_of
 from calibration.tables import Tables, number, seconds, tables, word
 from wmtp_sim.catalog.engines import load_engine
@@ -61,7 +62,7 @@ def product_rows(fmt: str = "bfloat16") -> Rows:
     width = {"bfloat16": 2.0, "nvfp4": 0.5625}.get(fmt, 1.0)
     return [
         {"kernel_source": "a", "gemm_dtype": fmt, "m": m, "n": n, "k": k, "latency": took(k * n * width)}
-        for k, n in published.PRODUCTS[:10]
+        for k, n in points.PRODUCTS[:10]
         for m in (1, 8, 64)
     ]
 
@@ -126,12 +127,12 @@ def test_only_decode_rows_are_points(data: Path, decode: Path, write: Write) -> 
     assert {r["operation"].get("rows", 1.0) for r in profile.measurements if r["kernel"] == "attention"} == {1.0}
     gpu = load_gpu("b200")
     machine = Machine(gpu, profile)
-    mixer = published.spec.Attention(q_heads=64, kv_heads=8, head_dim=128, v_head_dim=128)
+    mixer = points.spec.Attention(q_heads=64, kv_heads=8, head_dim=128, v_head_dim=128)
     times = []
     for rows, batch in ((1, 1), (7, 1), (1, 7)):
-        (operation,) = layers.attention(mixer, published._pass(batch, rows, 131072))
+        (operation,) = layers.attention(mixer, points.work(batch, rows, 131072))
         rule = load_engine("sglang").attention_kernels["trtllm_mha"]
-        operation = published.split_attention(published.replace(operation, variant="trtllm_mha"), rule)
+        operation = points.split_attention(points.replace(operation, variant="trtllm_mha"), rule)
         times.append(float(np.asarray(machine.time(operation).seconds)))
     assert times[0] <= times[1] < 1.2 * times[0] < 4 * times[0] < times[2]
 
@@ -232,7 +233,7 @@ def test_collectives_go_over_the_link(data: Path, write: Write) -> None:
             "latency": 0.004 + 1e3 * 2 * (ranks - 1) / ranks * 2 * size / (0.5 * link),
         }
         for ranks in (2, 4, 8)
-        for size in published.REDUCED
+        for size in points.REDUCED
         for kind in ("X_graph", "X_eager")
     ]
     write("comm/sglang/0.5.14/custom_allreduce", rows)
@@ -240,8 +241,8 @@ def test_collectives_go_over_the_link(data: Path, write: Write) -> None:
     assert profile.kernels["collective"].bandwidth == pytest.approx(0.5, rel=0.05)
     assert all(r["source"].endswith("graph") for r in profile.measurements)
     machine = Machine(gpu, profile)
-    operation = collectives.all_reduce(2.0 * published.REDUCED[-1], 4)
-    wanted = next(r["latency"] for r in rows if r["num_gpus"] == 4 and r["message_size"] == published.REDUCED[-1])
+    operation = collectives.all_reduce(2.0 * points.REDUCED[-1], 4)
+    wanted = next(r["latency"] for r in rows if r["num_gpus"] == 4 and r["message_size"] == points.REDUCED[-1])
     assert float(machine.time(operation).seconds) == pytest.approx(wanted / 1e3, rel=0.02)
 
 
@@ -264,7 +265,7 @@ def nccl_rows(fmt: str = "half") -> Rows:
             ("all_reduce", 2, 0.3),
         )
         for ranks in (2, 4, 8)
-        for size in published.GATHERED
+        for size in points.GATHERED
     ]
 
 
@@ -306,7 +307,7 @@ def deepep_rows(per_copy: Callable[[str, int], float]) -> Rows:
         | {"num_topk": 8, "num_experts": experts}
         | {f"{what}_avg_t_us": nodes * time(tokens, hidden) for what, time in times.items()}
         for hidden in (2048, 7168)
-        for tokens in published.SENT_TOKENS
+        for tokens in points.SENT_TOKENS
         for experts in (8, 256)
         for nodes in (1, 2)
     ]
@@ -318,7 +319,7 @@ def test_deepep_moves_fp8_out_and_bf16_back(data: Path, write: Write) -> None:
     write("comm/sglang/0.5.12/wideep_deepep_ll", deepep_rows(lambda what, hidden: sizes[what](hidden)))
     profile = imported(data)
     model = profile.kernels["collective.deepep"]
-    assert model.points == 2 * 2 * len(published.SENT_TOKENS)
+    assert model.points == 2 * 2 * len(points.SENT_TOKENS)
     assert model.floor_s == pytest.approx(12e-6, rel=0.03)
     assert model.bandwidth * link_rate() == pytest.approx(2e11, rel=0.03)
     assert {r["sizes"]["experts"] for r in profile.measurements} == {256}
@@ -488,10 +489,10 @@ def test_no_shipped_time_is_below_the_datasheets_bound() -> None:
     """What was measured at a shape is never priced faster than its bytes and FLOPs at the datasheet's peaks."""
     gpu = load_gpu("b200")
     machine, ideal = Machine(gpu, profile_for(gpu)), Machine(gpu, IDEAL)
-    for k, n in published.PRODUCTS:
+    for k, n in points.PRODUCTS:
         for fmt in ("bf16", "fp8", "nvfp4"):
-            shape = published._pass(1, 7)
-            operation = layers.gemm(Matrix("m", k, n, "attention"), shape, published.GroupFormats(attention=fmt))
+            shape = points.work(1, 7)
+            operation = layers.gemm(Matrix("m", k, n, "attention"), shape, points.GroupFormats(attention=fmt))
             assert float(machine.time(operation).seconds) >= float(np.asarray(ideal.bound(operation)))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from calibration.bench import fused
 from calibration.kernels import references, small
 from calibration.kernels.references import relative_error
 
@@ -126,8 +127,12 @@ def test_accept(depth: int, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 def test_commit(dtype: torch.dtype) -> None:
-    layers, sequences, rows, n = 2, 3, 4, 5000
+    layers, sequences, rows, n, past, channels = 2, 3, 4, 5000, 3, 1500
     snapshots = normal(layers, sequences, rows, n, dtype=dtype)
+    columns = normal(layers, sequences, past + rows, channels)
     accepted = torch.tensor([3, 0, 2], dtype=torch.int32, device=DEVICE)
-    state = small.commit(snapshots, accepted, poisoned(layers, sequences, n, dtype=dtype))
+    state, conv = poisoned(layers, sequences, n, dtype=dtype), poisoned(layers, sequences, past, channels, dtype=BF16)
+    fused.commit(snapshots, columns, accepted, state, conv)
     assert torch.equal(state.double(), references.commit(snapshots, accepted))
+    for sequence, row in enumerate(accepted.tolist()):
+        assert torch.equal(conv[:, sequence], columns[:, sequence, row + 1 : row + 1 + past])

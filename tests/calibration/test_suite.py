@@ -29,7 +29,7 @@ def silent(done: int, total: int, key: str) -> None:
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing takes no time."""
-    monkeypatch.setattr(suite, "measure", lambda *_: Sample(1e-3, 1e-3, 1e-3, 5, 5))
+    monkeypatch.setattr(suite, "measure", lambda *_: Sample(1e-3, 1e-3, 1e-3, 5))
 
 
 @pytest.mark.parametrize("models", [(), ("qwen3.5-35b-a3b",), ("deepseek-v3", "llama-3.1-8b")])
@@ -140,7 +140,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_noisy_points_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points, path = calibrate.cpu_points_for((), True)[:2], tmp_path / "m.jsonl"
     for slowest, noisy in ((9e-3, True), (1e-3, False)):
-        monkeypatch.setattr(suite, "measure", lambda *_, slowest=slowest: Sample(1e-3, 1e-3, slowest, 5, 5))
+        monkeypatch.setattr(suite, "measure", lambda *_, slowest=slowest: Sample(1e-3, 1e-3, slowest, 5))
         assert suite.run(points, path, CPU, silent).measured == 2
         assert [record["noisy"] for record in suite.read(path)[1]] == [noisy] * 2
 
