@@ -441,6 +441,21 @@ def test_acceptance_falls_beyond_what_a_drafter_was_trained_for() -> None:
     assert np.asarray(found.policies["broken"].accept_length) == pytest.approx([whole, whole, 1.0])
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"name": "base"}, "another name"),
+        ({"proposal": {"depth": 70_000}}, "proposal.depth"),
+        ({"proposal": {"kind": "tree"}}, "widths"),
+        ({"cache": {"of": "target"}}, "held"),
+        ({"cache": {"tokenz": 3}}, "tokenz"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        system(**fields)
+
+
 # --- one file, every face -----------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,10 @@ Array = float | NDArray[np.float64]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 Colour = Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
+#: Tokens of a draft, or nodes of a level: more would be a typing mistake.
+Drafted = Annotated[int, Field(ge=1, le=4096, strict=True)]
+#: What answers call something else.
+TAKEN = ("base", "off", "best")
 #: A size of the drafter's own, or the target's.
 Relative = Size | Literal["target"]
 
@@ -119,7 +123,7 @@ class Inner(Spec):
 
     network: Network
     cache: Cache = Cache()
-    depth: Size
+    depth: Drafted
     accept_length: Annotated[float, Field(ge=1)]
 
 
@@ -136,9 +140,9 @@ class Proposal(Spec):
     """
 
     kind: Literal["chain", "block", "tree"] = "chain"
-    depth: Size | None = None
-    widths: tuple[Size, ...] = ()
-    nodes: Size | None = None
+    depth: Drafted | None = None
+    widths: Annotated[tuple[Drafted, ...], Field(max_length=256)] = ()
+    nodes: Drafted | None = None
     first: Literal["wide", "own"] = "wide"
     inner: Inner | None = None
 
@@ -309,6 +313,12 @@ class System(Spec):
     generation: Generation = Generation()
     assumed: tuple[str, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> System:
+        if self.name in TAKEN:
+            raise ValueError(f"{self.name!r} is what answers call something else: another name")
+        return self
 
     @property
     def lossless(self) -> bool:
