@@ -194,13 +194,29 @@ CASES: dict[str, tuple[Deployed, Deployed]] = {
     "cache-not-priced": (sglang(" --kv-cache-dtype nvfp4"), sglang(" --kv-cache-dtype auto")),
     # warnings of the estimate
     "does-not-fit-base": (sglang("", "llama-3.1-70b", context=4096), sglang(" --tp 2", "llama-3.1-70b", context=4096)),
-    "does-not-fit-native": (
+    "does-not-fit-drafter": (
         sglang(nextn(6), context=2_600_000),
         sglang("", context=2_600_000),
     ),
     "window-below-depth": (
         sglang(nextn(6, " --speculative-draft-window-size 4" + FLASHINFER)),
         sglang(nextn(6, WINDOW + FLASHINFER)),
+    ),
+    "beyond-drafter-limit": (
+        vllm(" --spec-model llama-3.2-1b --spec-tokens 4 --spec-method draft_model", "llama-3.1-8b", context=200_000),
+        vllm(" --spec-model llama-3.2-1b --spec-tokens 4 --spec-method draft_model", "llama-3.1-8b", context=100_000),
+    ),
+    "drafter-assumed": (
+        vllm(" --spec-method dflash --spec-model m --spec-tokens 15", "qwen3-8b", context=4096),
+        vllm(MTP % 3, "mimo-7b", context=4096),
+    ),
+    "system-assumed": (
+        sglang("", "llama-3.1-8b", context=4096, system=["swift"]),
+        sglang("", "llama-3.1-8b", context=4096),
+    ),
+    "not-lossless": (
+        sglang("", "llama-3.1-8b", context=4096, system=["clp"]),
+        sglang("", "llama-3.1-8b", context=4096, system=["swift"]),
     ),
     "beyond-model-limit": (sglang(nextn(3), MIMO, context=65_536), sglang(nextn(3), MIMO, context=32_768)),
     "hosts-not-priced": (
@@ -284,7 +300,7 @@ def test_a_trap_is_told_once() -> None:
     """What one rule says, no warning of the estimate repeats."""
     said = ids(sglang("", "llama-3.1-70b", context=131_072))
     assert "does-not-fit-base" in said
-    assert "does-not-fit-native" not in said
+    assert "does-not-fit-drafter" not in said
     both = ids(vllm(MTP % 3 + """ --hf-overrides '{"rope_scaling": {"factor": 4.0}}'""", context=2**20))
     assert "yarn-override" in both
     assert "beyond-model-limit" not in both

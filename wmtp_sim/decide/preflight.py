@@ -156,11 +156,14 @@ def _estimated(case: Case, book: RuleBook, said: set[str]) -> Iterator[Trap]:
     """What the estimate warns of and concerns the deployment."""
     holding = warnings(case.estimate)
     said = said | {warning.id for warning in holding}
+    systems = case.estimate.systems
+    drafter = {f"does-not-fit-{systems[0].name}": "does-not-fit-drafter"} if systems else {}
     for warning in holding:
-        rule = book.estimate.get(warning.id)
+        name = drafter.get(warning.id, warning.id)
+        rule = book.estimate.get(name)
         if rule is None or said & set(rule.unless) or (rule.window and not case.windowed):
             continue
-        yield Trap(warning.id, rule.severity, warning.text, rule.fix)
+        yield Trap(name, rule.severity, warning.text, rule.fix)
 
 
 # --- the command line ----------------------------------------------------------------------------------------------
