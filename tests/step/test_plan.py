@@ -96,6 +96,16 @@ def test_a_cache_read_in_place_holds_and_writes_nothing() -> None:
     assert float(own - other) == written
 
 
+def test_a_cache_read_in_place_has_the_targets_elements() -> None:
+    """An fp8 target read in place is half of a bf16 one, whatever the draft's own caches are."""
+    in_place = system(cache={"of": "target", "held": "nothing"})
+    read = {
+        kv: float(asked(in_place, depth=3, kv=kv, draft_kv="bf16").steps["tested"].kv_read_bytes("draft", "extend"))
+        for kv in ("bf16", "fp8")
+    }
+    assert read["fp8"] == read["bf16"] / 2
+
+
 @pytest.mark.parametrize(
     ("model", "share"), [("qwen3.6-35b-a3b", 11), ("qwen3.5-122b-a10b", 13), ("nemotron-3-super-120b-a12b", 9)]
 )

@@ -203,13 +203,20 @@ def _narrow(speculation: Speculation, work: Workload, drafter: Drafter, **own: o
         "phase": "base" if drafter.of_target else "draft",
         "drafter": drafter,
         "committed": cache.attended(work.context, work.sink_and_window),
-        "kv_bytes": work.draft_kv_bytes if cache.element_bytes is None else cache.element_bytes,
+        "kv_bytes": _element_bytes(cache, work),
         "written": cache.of == "own",
         "windowed": cache.bounded,
         "overlap": system.experts.draft_overlap,
         "unpack_flops": cache.unpack_flops,
     }
     return PlannedPass(**(shared | own))  # type: ignore[arg-type]
+
+
+def _element_bytes(cache: Cache, work: Workload) -> float:
+    """Bytes of an element that drafts read: as stated, the target's where its cache is read in place, the draft's own."""
+    if cache.element_bytes is not None:
+        return cache.element_bytes
+    return work.kv_bytes if cache.of == "target" else work.draft_kv_bytes
 
 
 def _block(speculation: Speculation, work: Workload, drafter: Drafter, levels: Array) -> Iterator[PlannedPass]:
@@ -297,7 +304,7 @@ def _wide(work: Workload, drafter: Drafter, cache: Cache, rows: Array, written: 
         rows=rows,
         committed=cache.attended_wide(work.context, work.sink_and_window),
         times=np.minimum(np.maximum(rows - 1.0, 1.0), copies),
-        kv_bytes=work.draft_kv_bytes if cache.element_bytes is None else cache.element_bytes,
+        kv_bytes=_element_bytes(cache, work),
         wide=True,
         written=written,
         windowed=cache.bounded_everywhere,
