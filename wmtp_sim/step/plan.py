@@ -213,7 +213,7 @@ def _narrow(speculation: Speculation, work: Workload, drafter: Drafter, **own: o
 
 
 def _element_bytes(cache: Cache, work: Workload) -> float:
-    """Bytes of an element that drafts read: as stated, the target's where its cache is read in place, the draft's own."""
+    """Bytes of an element that drafts read: as stated, the target's where they read its cache, else their own."""
     if cache.element_bytes is not None:
         return cache.element_bytes
     return work.kv_bytes if cache.of == "target" else work.draft_kv_bytes
