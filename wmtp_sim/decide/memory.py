@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Block, Model
-from wmtp_sim.spec.system import Generation, Speculation
+from wmtp_sim.spec.system import Cache, Generation, Speculation
 from wmtp_sim.spec.workload import Workload
 from wmtp_sim.work.cache import (
     blocks_kv_token_bytes,
@@ -21,7 +21,13 @@ from wmtp_sim.work.cache import (
     blocks_window_bytes,
 )
 from wmtp_sim.work.operation import Array
-from wmtp_sim.work.resident import drafter_weight_bytes, rank_blocks, target_weight_bytes, vision_weight_bytes
+from wmtp_sim.work.resident import (
+    drafter_weight_bytes,
+    rank_blocks,
+    target_weight_bytes,
+    upkeep_weight_bytes,
+    vision_weight_bytes,
+)
 
 LOGIT_BYTES = 4.0
 
@@ -90,11 +96,14 @@ def memory(
         snapshots = rows if engine.state.resident_snapshots == "per_row" else speculation.nodes(work.depth)
         draft = _draft_cache(speculation, work)
         weights += sum(drafter_weight_bytes(each, layout.for_draft(each.kind)) for each in speculation.drafters)
+        weights += upkeep_weight_bytes(speculation.system.upkeep, model)
         state = cache.state * (1.0 + np.where(work.depth > 0, snapshots, 0.0)) + draft.state
     logits = rows * model.vocab * LOGIT_BYTES * layout.groups_of("lm_head")
     bounded = speculation is not None and speculation.system.cache.held == "attended"
-    kept = _held(speculation, work, rows) if speculation is not None and bounded else work.context
+    kept = _held(speculation.system.cache, work, rows) if speculation is not None and bounded else work.context
     kv, draft_kv = work.context * cache.token + cache.windows, kept * draft.token + draft.windows
+    if speculation is not None:
+        draft_kv = draft_kv + _inner_kv(speculation, work)
     fixed = cache.windows + draft.windows + state + logits
     free = budget - weights - vision
     longest = _largest(free - batch * fixed, batch * (cache.token + draft.token))
@@ -138,10 +147,21 @@ def _first_tokens(speculation: Speculation, work: Workload) -> Array:
     return work.sink_and_window if tokens == "window" else float(tokens)
 
 
-def _held(speculation: Speculation, work: Workload, rows: Array) -> Array:
+def _held(cache: Cache, work: Workload, rows: Array) -> Array:
     """Slots per sequence of a cache that holds what is attended, and a step's rows."""
-    attended = speculation.system.cache.attended(work.context, work.sink_and_window)
-    return np.minimum(work.context, attended + rows)
+    return np.minimum(work.context, cache.attended(work.context, work.sink_and_window) + rows)
+
+
+def _inner_kv(speculation: Speculation, work: Workload) -> Array:
+    """Bytes per rank of one sequence that the drafter of a drafter caches. The largest context is found without it."""
+    inner, drafter = speculation.system.proposal.inner, speculation.inner
+    if inner is None or drafter is None or inner.cache.held == "nothing":
+        return 0.0
+    tp = work.layout.for_draft(drafter.kind).tp
+    element = work.draft_kv_bytes if inner.cache.element_bytes is None else inner.cache.element_bytes
+    each = _Cache.of(drafter.blocks, element, drafter.state_dtype_bytes, tp)
+    bounded = inner.cache.held == "attended"
+    return (_held(inner.cache, work, speculation.verify_rows(work.depth)) if bounded else work.context) * each.token
 
 
 def _draft_cache(speculation: Speculation, work: Workload) -> _Cache:

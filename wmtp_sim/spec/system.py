@@ -1,7 +1,7 @@
 """A speculative system as data: who drafts, over which cache, in how many passes, and how the target verifies.
 
 Eight closed specs, one for each thing in which systems differ; what a pass costs is the same for all. Files are
-``data/systems/*.toml``; the formula of each field is in ``docs/model.md``.
+``data/systems/*.toml``; the formula of each field is in ``docs/systems.md``.
 """
 
 from __future__ import annotations

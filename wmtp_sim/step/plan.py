@@ -236,14 +236,15 @@ def _block(speculation: Speculation, work: Workload, drafter: Drafter, levels: A
 def _tree(speculation: Speculation, work: Workload, drafter: Drafter) -> Iterator[PlannedPass]:
     """A pass for each level but the last, over the level's nodes; levels of one width are one entry.
 
-    Where the wide pass does not propose the first level, a pass over one row does.
+    A pass walks every node of the levels before it: tree attention masks what is not on a node's path. Where the wide
+    pass does not propose the first level, a pass over one row does.
     """
     proposal = speculation.system.proposal
     widths = ([] if proposal.first == "wide" else [1]) + list(proposal.widths[:-1])
     before = 0
     for width, same in groupby(widths):
         count = len(list(same))
-        ahead = before + (count - 1) / 2.0
+        ahead = before + width * (count - 1) / 2.0
         yield _narrow(
             speculation,
             work,
@@ -254,7 +255,7 @@ def _tree(speculation: Speculation, work: Workload, drafter: Drafter) -> Iterato
             logit_rows=float(width),
             lists=float(count),
         )
-        before += count
+        before += width * count
 
 
 def _two_levels(speculation: Speculation, work: Workload, drafter: Drafter, levels: Array) -> Iterator[PlannedPass]:
@@ -262,6 +263,7 @@ def _two_levels(speculation: Speculation, work: Workload, drafter: Drafter, leve
     inner = speculation.system.proposal.inner
     assert inner is not None
     passes = levels / inner.accept_length
+    before = np.maximum(levels - inner.accept_length, 0.0) / 2.0  # tokens of the round before a pass, in the mean
     if speculation.inner is not None:
         committed = inner.cache.attended(work.context, work.sink_and_window)
         yield _narrow(
@@ -271,11 +273,13 @@ def _two_levels(speculation: Speculation, work: Workload, drafter: Drafter, leve
             rows=1.0,
             times=passes * inner.depth,
             committed=committed,
-            drafted=levels / 2.0,
+            drafted=before + (inner.depth - 1.0) / 2.0,
+            kv_bytes=_element_bytes(inner.cache, work),
+            written=inner.cache.of == "own",
             windowed=inner.cache.bounded,
         )
     rows = inner.depth + 1.0
-    yield _narrow(speculation, work, drafter, rows=rows, times=passes, drafted=levels / 2.0, logit_rows=rows)
+    yield _narrow(speculation, work, drafter, rows=rows, times=passes, drafted=before, logit_rows=rows)
 
 
 # --- what keeps the drafter's caches up ----------------------------------------------------------------------------
@@ -287,9 +291,12 @@ def _extends(speculation: Speculation, work: Workload, levels: Array) -> Iterato
     if drafter is None:
         return
     if system.proposal.kind == "block":
-        if system.proposal.first == "own" and system.cache.of == "own" and drafter.kind == "block":
-            rows = speculation.verify_rows(work.depth)
-            yield _narrow(speculation, work, drafter, term="extend", phase="extend", rows=rows, runs="cache", lists=0.0)
+        if system.proposal.first == "own" and system.cache.of == "own" and drafter.kind not in ("heads", "self"):
+            # a block drafter's caches hold what the target's states give; a model runs over the tokens themselves
+            runs = "cache" if drafter.kind == "block" else "layers"
+            rows = np.minimum(speculation.verify_rows(work.depth), levels + 1.0)
+            own = {"term": "extend", "phase": "extend", "rows": rows, "runs": runs, "logit_rows": 0.0}
+            yield _narrow(speculation, work, drafter, lists=0.0, **own)
     elif system.proposal.first == "wide":
         yield _wide(work, drafter, system.cache, levels + 1.0, written=system.cache.of == "own")
 

@@ -75,8 +75,9 @@ class Pass:
     @property
     def tokens(self) -> Array:
         """Rows of all sequences together, padding included: what a matrix product sees."""
-        sequences = self.batch if self.slots is None else self.slots
-        return np.ceil(sequences * self.rows / self.row_multiple) * self.row_multiple
+        rows = (self.batch if self.slots is None else self.slots) * self.rows
+        padded = np.ceil(rows / self.row_multiple) * self.row_multiple
+        return np.where(np.asarray(self.row_multiple) > 1.0, padded, rows)  # a mean number of rows is no whole one
 
     def tokens_of(self, group: WeightGroup) -> Array:
         """Rows that a rank multiplies with weights of a kind: those of all groups that share them.

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wmtp_sim.spec.drafter import Drafter, Product
+from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import Attention, Model
 from wmtp_sim.spec.system import Upkeep
 from wmtp_sim.work.cache import written_token_bytes
 from wmtp_sim.work.collectives import all_gather, all_reduce
 from wmtp_sim.work.layers import ACTIVATION_BYTES, Pass, block_operations, elementwise, gemm
 from wmtp_sim.work.operation import Array, Operation
-from wmtp_sim.work.weights import Matrix, projection_matrix
+from wmtp_sim.work.weights import Matrix, product_sizes, projection_matrix
 
 
 def target_forward(model: Model, shape: Pass, kept: float = 1.0) -> Iterator[Operation]:
@@ -92,17 +92,11 @@ def micro_forward(drafter: Drafter, shape: Pass) -> Iterator[Operation]:
 
 def upkeep(item: Upkeep, model: Model, shape: Pass, times: Array) -> Iterator[Operation]:
     """Work that a system does beside its passes, ``times`` a round: matrices over one row, and bytes moved."""
-    for k, n in (_sizes(each, model) for each in item.products):
+    for k, n in (product_sizes(each, model) for each in item.products):
         yield gemm(Matrix(item.name, k, n, "small", stiff=n), shape, model.precision.target).times(times)
     moved = shape.batch * (item.bytes + item.context_bytes * shape.attended)
     if item.bytes or item.context_bytes or item.launches:
         yield Operation(f"upkeep.{item.name}", "copy", metadata=moved, launches=max(item.launches, 1.0)).times(times)
-
-
-def _sizes(product: Product, model: Model) -> tuple[int, int]:
-    named = {"hidden": model.hidden, "vocab": model.vocab}
-    k, n = (named[size] if isinstance(size, str) else size for size in (product.k, product.n))
-    return k, n
 
 
 def sample(rows: Array, vocab: float, name: str, launches: float) -> Operation:

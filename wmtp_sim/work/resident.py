@@ -6,11 +6,14 @@ matrix, and whatever `Matrix.rank_share` calls stiff lie whole on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import Attention, Block, Mixer, Model
 from wmtp_sim.spec.parallel import ALONE, Layout
 from wmtp_sim.spec.precision import FORMATS, GroupFormats
-from wmtp_sim.work.weights import residual_mixing, weights_of
+from wmtp_sim.spec.system import Upkeep
+from wmtp_sim.work.weights import product_sizes, residual_mixing, weights_of
 
 # --- weights ---------------------------------------------------------------------------------------------------
 
@@ -55,6 +58,12 @@ def drafter_weight_bytes(drafter: Drafter, layout: Layout = ALONE) -> float:
     lm_head_rows = drafter.vocab if drafter.own_lm_head else 0
     vocabulary = _vocabulary_bytes(drafter.embedding_rows, lm_head_rows, hidden, formats, layout)
     return drafter.resident_copies * (layers + small + vocabulary)
+
+
+def upkeep_weight_bytes(upkeep: Iterable[Upkeep], model: Model) -> float:
+    """Bytes of the matrices that a system multiplies beside its passes, unquantised and whole on every rank."""
+    sizes = (product_sizes(product, model) for item in upkeep for product in item.products)
+    return sum(k * n for k, n in sizes) * FORMATS["bf16"].bytes_per_weight
 
 
 def _vocabulary_bytes(

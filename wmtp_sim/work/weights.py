@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from wmtp_sim.spec.drafter import Product
 from wmtp_sim.spec.model import (
     Attention,
     Block,
@@ -332,6 +333,13 @@ def residual_mixing(block: Block, hidden: int) -> Weights:
     sublayers = len(block.mixers) + len(block.channels)
     matrix = Matrix("hyper_connection", block.residual_streams * hidden, mix, "small", stiff=mix)
     return Weights((matrix,) * sublayers, sublayers * (mix + 3))
+
+
+def product_sizes(product: Product, model: Model) -> tuple[int, int]:
+    """Inputs and outputs of a matrix whose sizes may be the target's."""
+    named = {"hidden": model.hidden, "vocab": model.vocab}
+    k, n = (named[size] if isinstance(size, str) else size for size in (product.k, product.n))
+    return k, n
 
 
 def projection_matrix(projection: Projection) -> Matrix:
