@@ -1,19 +1,16 @@
 """What systems read, computed a second time: bytes of weights and of KV of every term, by hand from configs and files.
 
 Nothing of the product's arithmetic is used: a model is its config.json, a system is its TOML file as it lies there, and
-what both say is multiplied out as SYSTEMS section 2 and docs/systems.md state it. The product is asked for its answer
+what both say is multiplied out as docs/systems.md states it. The product is asked for its answer
 only. Everything is in bf16, on the engine `ideal`, which pads nothing and reads every byte once.
 
 Conventions, as the base step of a dense model has them: a matrix is read once per pass, whatever the rows; embedding
 rows and norms count as activations. An attention over S cached tokens and r rows reads S + r positions, so the rows'
 own keys and values are among them; where the cache is the pass's own, each row is also written once. What a window, a
-budget or slots leave is of the context; what earlier passes of the round drafted comes on top, as SYSTEMS 4.3 says of a
-budget: a pass attends attended(S) + drafted + r. All nodes of earlier levels of a tree are among the drafted.
+budget or slots leave is of the context; what earlier passes of the round drafted comes on top: a pass attends attended(S) + drafted + r. All nodes of earlier levels of a tree are among the drafted.
 
-Two things that SYSTEMS leaves open are taken as the product has them: a tree's wide pass runs over its longest path and
+Two conventions are the product's own: a tree's wide pass runs over its longest path and
 the root, since only one path is committed, and P-EAGLE's one pass stands in the term `draft`.
-
-Where the product is wrong by these sources, a case is marked with the reason and fails by itself once that is mended.
 """
 
 from __future__ import annotations
