@@ -1,4 +1,4 @@
-"""A step as a plan of passes: what SYSTEMS say of each field, in closed form, and the limits in which systems are one.
+"""A step as a plan of passes: what is said of each field, in closed form, and the limits in which systems are one.
 
 Costs are those of the ideal engine where a closed form needs seconds that are proportional to bytes.
 """

@@ -42,7 +42,7 @@ POINTS = tuple((context, batch) for context in (4096, 131_072) for batch in (1, 
 
 
 class Net(NamedTuple):
-    """A network by its sizes: q and kv are heads times their width, the rest as SYSTEMS 2.1 names it."""
+    """A network by its sizes: q and kv are heads times their width, the rest as its file names it."""
 
     hidden: int
     layers: int
