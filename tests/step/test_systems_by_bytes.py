@@ -7,7 +7,8 @@ only. Everything is in bf16, on the engine `ideal`, which pads nothing and reads
 Conventions, as the base step of a dense model has them: a matrix is read once per pass, whatever the rows; embedding
 rows and norms count as activations. An attention over S cached tokens and r rows reads S + r positions, so the rows'
 own keys and values are among them; where the cache is the pass's own, each row is also written once. What a window, a
-budget or slots leave is of the context; what earlier passes of the round drafted comes on top: a pass attends attended(S) + drafted + r. All nodes of earlier levels of a tree are among the drafted.
+budget or slots leave is of the context; what earlier passes of the round drafted comes on top: a pass attends
+attended(S) + drafted + r. All nodes of earlier levels of a tree are among the drafted.
 
 Two conventions are the product's own: a tree's wide pass runs over its longest path and
 the root, since only one path is committed, and P-EAGLE's one pass stands in the term `draft`.
