@@ -140,7 +140,7 @@ def estimate(
     drafting = bool((work.depth > 0).any())
     systems = speculations(asked, target, drafter, draft_weights, deep=depth is not None) if drafting else ()
     if depth is None and systems:
-        work = replace(work, depth=_depth(systems))  # type: ignore[arg-type]
+        work = replace(work, depth=systems[0].depth or USUAL_DEPTH)  # type: ignore[arg-type]
     by_system = accept_length if isinstance(accept_length, Mapping) else None
     stated: dict[str, ArrayLike | None] = {
         "accept_length": _of_first(by_system, systems) if by_system is not None else accept_length,  # type: ignore[dict-item]
@@ -152,10 +152,7 @@ def estimate(
     if any(value is not None for value in stated.values()):
         acceptance = _acceptance(_levels(systems[:1], work), acceptance_source, **stated)
     if windowed_accept_length is not None:
-        try:
-            windowed = _acceptance(work.depth, acceptance_source, accept_length=windowed_accept_length)
-        except InputError as error:
-            raise InputError("--windowed-accept-length", error.problem, error.hint) from None
+        windowed = _windowed(work.depth, acceptance_source, windowed_accept_length)
     check_ranks(layout, target.name, target.blocks)
     for drafts in {id(each): each for s in systems for each in s.drafters}.values():
         check_ranks(layout.for_draft(drafts.kind), drafts.name, drafts.blocks)
@@ -212,21 +209,18 @@ def layout_of(
     if all_to_all and not engine.all_to_all:
         raise InputError("--all-to-all", f"{release} sends no rows to their experts", "drop the flag")
     joined = dp_attention and can_join(target.blocks, engine.joint)
+    ranks = tp * dp if joined else tp
     return Layout(
         tp=tp,
         dp=dp,
         dp_attention=joined,
         joint=engine.joint,
-        expert_groups=_expert_groups(expert_parallel, tp * dp if joined else tp),
+        expert_groups=ranks if expert_parallel is True else int(expert_parallel) or 1,
         all_to_all=all_to_all,
         draft_tp=draft_tp,
         pp=pp,
         hosts=hosts,
     )
-
-
-def _expert_groups(expert_parallel: bool | int, ranks: int) -> int:
-    return ranks if expert_parallel is True else int(expert_parallel) or 1
 
 
 def recommend(
@@ -294,18 +288,14 @@ def recommend(
         if acceptance is None:
             hint = "state --accept-length, --alpha, --survival or --conditional too"
             raise InputError("--windowed-accept-length", "says nothing of native drafts", hint)
-        try:
-            windowed = state_acceptance(depth=stated_at, accept_length=windowed_accept_length, source=acceptance_source)
-        except InputError as error:
-            raise InputError("--windowed-accept-length", error.problem, error.hint) from None
+        windowed = _windowed(np.asarray(stated_at), acceptance_source, windowed_accept_length)
     pairs = [(int(w), int(s)) for w in np.unique(window) for s in np.unique(sink)]
     point = estimate(
         model, gpu, context=mix.contexts[0], depth=depths[0], window=pairs[0][0], sink=pairs[0][1], **deployment
     )
     if point.drafter is None:
-        raise InputError(
-            "--drafter", "none drafts nothing, so there is nothing to choose", "mtp, eagle or a draft model"
-        )
+        problem = "none drafts nothing, so there is nothing to choose"
+        raise InputError("--drafter", problem, "mtp, eagle or a draft model")
     space = OptionSpace(point, depths, tuple(pairs), what_if)
     target = Target() if slo_itl_s is None else Target(slo_itl_s, slo_certain)
     return Recommendation(space, mix, acceptance, windowed, target, need)
@@ -360,11 +350,6 @@ def _of_first(by_system: Mapping[str, float], systems: tuple[Speculation, ...]) 
     return by_system[names[0]] if names else None
 
 
-def _depth(systems: tuple[Speculation, ...]) -> int:
-    """The depth of a deployment that states none: the plainest system's own, else the usual one."""
-    return (systems[0].depth if systems else None) or USUAL_DEPTH
-
-
 def _levels(systems: tuple[Speculation, ...], work: Workload) -> FloatArray:
     """Drafted tokens that a statement of acceptance is about."""
     return np.asarray(systems[0].levels(work.depth) if systems else work.depth, dtype=float)
@@ -400,3 +385,11 @@ def _acceptance(depth: FloatArray, source: Source, **stated: ArrayLike | None) -
     if length is not None and np.ndim(length):
         stated["accept_length"], depths = np.broadcast_arrays(length, depths)
     return state_acceptance(depth=depths, source=source, **stated)
+
+
+def _windowed(depth: FloatArray, source: Source, length: ArrayLike) -> Acceptance:
+    """The acceptance of windowed drafts. Raises `InputError` (``--windowed-accept-length``)."""
+    try:
+        return _acceptance(depth, source, accept_length=length)
+    except InputError as error:
+        raise InputError("--windowed-accept-length", error.problem, error.hint) from None

@@ -121,7 +121,7 @@ def preflight(
         unknown=tuple((words, suggestion(known, words)) for words in line.unknown),
         refused=tuple(line.refused),
         unpriced=unpriced,
-        checkpoint=_checkpoint(reference if isinstance(reference, str) else stated.model),
+        checkpoint=read_checkpoint(reference if isinstance(reference, str) else stated.model),
         unpriced_drafter="" if asked else problem,
         unpriced_backends=tuple(with_known_backends(known.engine, stated.backends)[1]),
         kv_pool_tokens=kv_pool_tokens,
@@ -152,11 +152,6 @@ def converted_weights(stated: ServerDeployment, known: Vocabulary, target: Model
     if target.precision.stated or stated.quantization is None:
         return None
     return known.grammar.words["quantization"].get(stated.quantization)
-
-
-def _checkpoint(reference: str) -> tuple[int, int] | None:
-    found = read_checkpoint(reference)
-    return None if found is None else (found.tensors, found.head_tensors)
 
 
 def _launch(stated: ServerDeployment, known: Vocabulary, gpu: Gpu) -> LaunchLine | None:

@@ -54,8 +54,7 @@ def syntax(known: Vocabulary) -> ByBatch:
     """How a release takes depths by batch. Raises `InputError` where it does not."""
     found = known.grammar.by_batch
     if found is None or not known.flag_takes(found.flag):
-        name = f"{known.grammar.engine} {known.release}"
-        raise InputError(FLAG, f"{name} keeps one depth", "drop it, or --table for a router of your own")
+        raise InputError(FLAG, f"{known.name} keeps one depth", "drop it, or --table for a router of your own")
     return found
 
 
@@ -64,8 +63,7 @@ def written(known: Vocabulary, depths: DepthsByBatch) -> Any:
     form = syntax(known)
     off = [(first, last) for first, last, depth in depths.ranges if depth == 0]
     if off and form.off_since is not None and not known.grammar.reaches(known.release, form.off_since):
-        name = f"{known.grammar.engine} {known.release}"
-        problem = f"{name} takes no depth 0 by batch, which is best at {off[0][0]} to {off[0][1]}"
+        problem = f"{known.name} takes no depth 0 by batch, which is best at {off[0][0]} to {off[0][1]}"
         raise InputError(FLAG, problem, "a newer release, or --table for a router of your own")
     if form.form == "ranges":
         return [list(each) for each in depths.ranges]

@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Literal
 
-from wmtp_sim.catalog.fields import Fields
+from wmtp_sim.catalog.fields import Fields, shipped
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.spec.base import Spec
 from wmtp_sim.spec.model import Model
@@ -50,8 +48,7 @@ class DrafterKinds(Spec):
 
 @cache
 def _shipped() -> DrafterKinds:
-    path = Path(str(resources.files("wmtp_sim") / "data" / "drafters.toml"))
-    return read_spec(path, DrafterKinds, SCHEMA)
+    return read_spec(shipped("drafters.toml"), DrafterKinds, SCHEMA)
 
 
 def drafter_kinds() -> tuple[DrafterKind, ...]:

@@ -10,15 +10,16 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from wmtp_sim.catalog.fields import shipped
 from wmtp_sim.catalog.toml_files import read_toml, validated
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.engine import TITLES, AttentionKernel, Engine, Phase, lies_under, names_of, quoted, source_among
 
 SCHEMA = "wmtp-engine/2"
+_FOLDER = shipped("engines")
 #: How many definitions may extend one another.
 DEEPEST = 4
 #: The passes that a choice of attention backends names, and the phases that follow each.
@@ -26,14 +27,10 @@ BACKEND_FLAG = "--attention-backend"
 BACKEND_OF: dict[str, tuple[Phase, ...]] = {"base": ("base",), "verify": ("verify",), "draft": ("draft", "extend")}
 
 
-def _folder() -> Path:
-    return Path(str(resources.files("wmtp_sim") / "data" / "engines"))
-
-
 @cache
 def engine_names() -> tuple[str, ...]:
     """Every shipped definition, ``name@version`` (or the name alone), sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
@@ -51,7 +48,7 @@ def load_engine(reference: str, changes: Iterable[str] = ()) -> Engine:
     changes = tuple(changes)
     if stem is not None and not changes:
         return _shipped(stem)
-    path = _folder() / f"{stem}.toml" if stem is not None else Path(reference)
+    path = _FOLDER / f"{stem}.toml" if stem is not None else Path(reference)
     document = _document(path)
     for change in changes:
         _apply(document, change)
@@ -116,7 +113,7 @@ def _backend(engine: Engine, word: str) -> str:
 
 @cache
 def _shipped(stem: str) -> Engine:
-    path = _folder() / f"{stem}.toml"
+    path = _FOLDER / f"{stem}.toml"
     return validated(_document(path), Engine, str(path))
 
 
@@ -155,7 +152,7 @@ def _document(path: Path, depth: int = 0) -> dict[str, Any]:
     stem = _resolved(str(base).lower())
     if stem is None or depth >= DEEPEST:
         raise InputError(f"{path}: extends", f"{str(base)[:60]!r} is no shipped engine", _known(str(base)))
-    below = _document(_folder() / f"{stem}.toml", depth + 1)
+    below = _document(_FOLDER / f"{stem}.toml", depth + 1)
     below.pop("measured", None)  # steps of another release
     merged = _over(below, document)
     merged["sources"] = _sources_over(below.get("sources", {}), document, path.name)

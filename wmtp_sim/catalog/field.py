@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from wmtp_sim.catalog.fields import Fields, read_json_object
-from wmtp_sim.catalog.toml_files import complaint
+from wmtp_sim.catalog.fields import Fields, read_json_object, shipped
+from wmtp_sim.catalog.toml_files import validated
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.base import Spec
 
@@ -119,7 +118,7 @@ def read_field() -> tuple[FieldRow, ...]:
 
 def field_folder() -> Path:
     """Where the rows and their mapping lie."""
-    return Path(str(resources.files("wmtp_sim") / "data" / "field"))
+    return shipped("field")
 
 
 def read_rows(path: Path) -> tuple[FieldRow, ...]:
@@ -134,15 +133,8 @@ def read_rows(path: Path) -> tuple[FieldRow, ...]:
         raise InputError(f"{path}: schema", f"is {stated}", f"this release reads {SCHEMA!r}")
     rows: dict[str, FieldRow] = {}
     for values in document.items("rows", of=dict):
-        row = _row(values, path)
+        row = validated(values, FieldRow, f"{path}: {str(values.get('id'))[:60]}")
         if row.id in rows:
             raise document.error("rows", f"holds {row.id[:60]!r} twice", "ids are unique")
         rows[row.id] = row
     return tuple(rows.values())
-
-
-def _row(values: dict[str, Any], path: Path) -> FieldRow:
-    try:
-        return FieldRow.model_validate(values)
-    except ValidationError as error:
-        raise complaint(error, f"{path}: {str(values.get('id'))[:60]}") from None

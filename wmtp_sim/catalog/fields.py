@@ -12,6 +12,7 @@ import math
 import stat
 import sys
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,11 @@ MAX_FILE_BYTES = 16 * 2**20
 MAX_SIZE = 2**24
 
 _MISSING: Any = object()
+
+
+def shipped(*parts: str) -> Path:
+    """A data file or folder of this package."""
+    return Path(str(resources.files("wmtp_sim").joinpath("data", *parts)))
 
 
 def path_kind(path: Path) -> Literal["file", "folder", "nothing"]:
@@ -145,6 +151,13 @@ class Fields:
         name, value = self._get(names, default)
         if not isinstance(value, str):
             raise self.error(name, f"{_shown(value)} is not text")
+        return value
+
+    def word(self, name: str, *known: str, default: str = _MISSING) -> str:
+        """A text that is one of the ``known``."""
+        value = self.text(name, default=default)
+        if value not in known:
+            raise self.error(name, f"{value[:40]!r} is unknown", f"known: {', '.join(known)}")
         return value
 
     def items(self, *names: str, of: type, length: int | None = None) -> list[Any]:

@@ -16,17 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from wmtp_sim.catalog.engines import load_engine
+from wmtp_sim.catalog.fields import shipped
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.flags import Flag, Grammar, stated
 
 SCHEMA = "wmtp-flags/1"
+_FOLDER = shipped("flags")
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT])")
 _SI_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([kMGT]|[KMGT]i)")
 _SI_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -40,14 +40,10 @@ _VARIABLE = re.compile(r"\$[A-Za-z_{(0-9]|`")
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 
 
-def _folder() -> Path:
-    return Path(str(resources.files("wmtp_sim") / "data" / "flags"))
-
-
 @cache
 def grammar_names() -> tuple[str, ...]:
     """Engines whose flags are known, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 @cache
@@ -55,7 +51,7 @@ def load_grammar(engine: str) -> Grammar:
     """The flags of an engine by its plain name (``sglang``). Raises `InputError` for one whose flags nobody noted."""
     if engine not in grammar_names():
         raise InputError("--engine", f"no flags are known of {engine[:60]!r}", f"one of {', '.join(grammar_names())}")
-    return read_spec(_folder() / f"{engine}.toml", Grammar, SCHEMA)
+    return read_spec(_FOLDER / f"{engine}.toml", Grammar, SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -68,12 +64,14 @@ class Vocabulary:
     flags: dict[str, Flag]
     names: dict[str, str]
 
+    @property
+    def name(self) -> str:
+        """The engine and its release, for people."""
+        return f"{self.grammar.engine} {self.release}"
+
     def flag_of(self, field_name: str) -> str | None:
         """The flag that writes a field of a deployment, or None where this release has none."""
-        for name in self.grammar.fields.get(field_name, ()):
-            if self.flag_takes(name):
-                return name
-        return None
+        return next(iter(self.flags_of(field_name)), None)
 
     def flags_of(self, field_name: str) -> list[str]:
         """Every flag of this release that states a field."""
@@ -163,11 +161,10 @@ def read_line(known: Vocabulary, words: Sequence[str], launcher: str = "") -> Li
 def check_line(known: Vocabulary, words: Sequence[str], launcher: str = "") -> Line:
     """As `read_line`, but strict. Raises `InputError` with the first word that the release would refuse."""
     line = read_line(known, words, launcher)
-    where = f"{known.grammar.engine} {known.release}"
     if line.unknown:
-        raise InputError(line.unknown[0][:80], f"is no flag of {where}", suggestion(known, line.unknown[0]))
+        raise InputError(line.unknown[0][:80], f"is no flag of {known.name}", suggestion(known, line.unknown[0]))
     if line.refused:
-        raise InputError(where, line.refused[0], "see the engine's --help")
+        raise InputError(known.name, line.refused[0], "see the engine's --help")
     return line
 
 
@@ -292,7 +289,7 @@ def _key_problems(known: Vocabulary, name: str, values: dict[str, Any]) -> Itera
     keys = known.keys(name)
     for key, value in values.items() if keys else ():
         if key not in keys:
-            yield f"{key[:60]} is no key of {known.grammar.engine} {known.release}"
+            yield f"{key[:60]} is no key of {known.name}"
         elif not _fits(keys[key], value):
             yield f"{key}: {str(value)[:40]!r} is not {_ARTICLES[keys[key].kind]}"
         elif keys[key].choices and value not in (*keys[key].choices, None):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from wmtp_sim.catalog.fields import read_json_object
+from wmtp_sim.catalog.fields import read_json_object, shipped
 from wmtp_sim.catalog.toml_files import read_toml, validated
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.gpu import Gpu
@@ -20,7 +19,7 @@ _SUFFIXES = (".toml", ".json")
 @cache
 def _catalog() -> dict[str, dict[str, Any]]:
     """The shipped document: ``gpus`` by name, and ``aliases`` to those names."""
-    return read_json_object(Path(str(resources.files("wmtp_sim") / "data" / "gpus.json")))
+    return read_json_object(shipped("gpus.json"))
 
 
 @cache
@@ -91,10 +90,5 @@ def _suggestion(reference: str) -> str:
 
 
 def _from_file(path: Path) -> Gpu:
-    try:
-        document = read_toml(path) if path.suffix.lower() == ".toml" else read_json_object(path)
-    except InputError:
-        raise
-    except (RecursionError, ValueError):
-        raise InputError(str(path), "nested too deeply or a number too long", "a GPU file has a dozen lines") from None
+    document = read_toml(path) if path.suffix.lower() == ".toml" else read_json_object(path)
     return validated(document, Gpu, str(path))

@@ -16,19 +16,8 @@ from wmtp_sim.spec.engine import Engine
 
 #: What is written whether or not tokens are drafted, in this order; the rest only where some are.
 _SERVING = (
-    *(
-        "tp",
-        "dp",
-        "dp_attention",
-        "ep",
-        "all_to_all",
-        "context",
-        "memory_fraction",
-        "max_running",
-        "quantization",
-        "kv",
-    ),
-    *("attention_backend", "prefill_backend", "decode_backend", "kv_splits"),
+    *("tp", "dp", "dp_attention", "ep", "all_to_all", "context", "memory_fraction", "max_running", "quantization"),
+    *("kv", "attention_backend", "prefill_backend", "decode_backend", "kv_splits"),
 )
 _DRAFTING = (
     *("method", "draft_model", "draft_tp", "depth", "topk", "verify_rows", "attention_mode"),
@@ -152,8 +141,8 @@ def _refuse_window(known: Vocabulary, method: str) -> None:
     offered = known.flag_of("window") is not None and (method != "mtp" or windows_drafts(known.engine))
     if not offered:
         head = "an MTP head" if method == "mtp" else "a draft"
-        name = f"{known.grammar.engine} {known.release}"
-        raise InputError("--window", f"no flag of {name} windows {head}", "drop the window; sglang 0.5.23 has one")
+        problem = f"no flag of {known.name} windows {head}"
+        raise InputError("--window", problem, "drop the window; sglang 0.5.23 has one")
 
 
 def _put_depths(line: _Writer, by_batch: DepthsByBatch) -> None:
@@ -174,8 +163,8 @@ class _Writer:
     def put(self, name: str, value: Any) -> None:
         flag = self.known.flag_of(name)
         if flag is None:
-            engine = f"{self.known.grammar.engine} {self.known.release}"
-            raise InputError(f"--{name.replace('_', '-')}", f"{str(value)[:60]!r} has no flag in {engine}", "drop it")
+            problem = f"{str(value)[:60]!r} has no flag in {self.known.name}"
+            raise InputError(f"--{name.replace('_', '-')}", problem, "drop it")
         self.say(flag, self._word(name, value))
 
     def say(self, flag: str, value: Any) -> None:
@@ -188,9 +177,8 @@ class _Writer:
 
     def _word(self, name: str, value: Any) -> Any:
         """A value in the engine's words; what is no word of ours is taken for one of the engine's."""
-        theirs = {
-            ours: word for word, ours in reversed(self.known.grammar.words.get(name.removeprefix("draft_"), {}).items())
-        }
+        table = self.known.grammar.words.get(name.removeprefix("draft_"), {})
+        theirs = {ours: word for word, ours in reversed(table.items())}
         if name == "method" and value not in theirs:
             raise InputError("--drafter", f"{value!r} has no word in {self.known.grammar.engine}", "mtp or eagle")
         return theirs.get(value, value) if isinstance(value, str) else value

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from wmtp_sim.catalog.families import FAMILIES
-from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object
+from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object, shipped
 from wmtp_sim.catalog.quantization import read_precision
 from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.errors import InputError
@@ -31,7 +30,7 @@ _IMPOSSIBLE = {
 
 def catalog_folder() -> Path:
     """Where the shipped config files lie."""
-    return Path(str(resources.files("wmtp_sim") / "data" / "models"))
+    return shipped("models")
 
 
 @cache

@@ -146,13 +146,15 @@ class NameList:
         self.at: dict[int, list[_Test]] = {}  # patterns with a literal layer index
         self.count = 0
         self.indices: set[int] = set()
-        name = next((f for f in fields if f in section), "names")
-        for entry in [*listed(section, *fields), *more]:
+        name = next((f for f in fields if f in section), None)
+        listed = [] if name is None else section.items(name, of=str)
+        for entry in [*listed, *more]:
             try:
                 self._add(entry)
             except _Unsupported as error:
                 problem = f"the entry {entry[:60]!r}{'...' * (len(entry) > 60)} {error}"
-                raise section.error(name, problem, "give plain module names, globs, or simple re: entries") from None
+                hint = "give plain module names, globs, or simple re: entries"
+                raise section.error(name or "names", problem, hint) from None
 
     def _add(self, entry: str) -> None:
         if len(entry) > _MAX_ENTRY:
@@ -269,8 +271,3 @@ def _choices(piece: re.Match[str]) -> list[str]:
 def _literal(atom: str) -> str:
     character = atom.removeprefix("\\") or atom
     return f"[{character}]" if character in "*?[" else character
-
-
-def listed(section: Fields, *names: str) -> list[str]:
-    """A list of module names that may be absent; the first of ``names`` that is present wins."""
-    return section.items(*names, of=str) if any(name in section for name in names) else []

@@ -13,11 +13,10 @@ import math
 import os
 import re
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
-from wmtp_sim.catalog.fields import read_json_object
+from wmtp_sim.catalog.fields import read_json_object, shipped
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu, named_by_driver
 from wmtp_sim.catalog.toml_files import read_spec, validated
 from wmtp_sim.errors import InputError
@@ -26,6 +25,7 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.work.operation import KernelClass
 
 SCHEMA = "wmtp-profile/2"
+_FOLDER = shipped("profiles")
 #: The shipped profile that `wmtp calibrate` wrote. The others are fitted on published tables (`wmtp profiles import`).
 OWN = "nvidia-h200"
 
@@ -49,7 +49,7 @@ ELSEWHERE = 1.8
 
 def profile_for(gpu: Gpu) -> Profile:
     """The profile that serves a GPU: its own, or the shipped one transferred from the nearest measured GPU."""
-    for path in (*_user_paths(), *_shipped_paths()):
+    for path in _paths():
         if path.stem == slug(gpu.name) and _serves(found := load_profile(str(path)), gpu):
             return found
     return nearest_measured(gpu).transferred(ELSEWHERE, gpu.launch_slowdown)
@@ -91,7 +91,7 @@ def nearest_measured(gpu: Gpu) -> Profile:
 
 def own_calibration() -> Profile:
     """What `wmtp calibrate` measured on the GPU that this project has: every class."""
-    path = _shipped_folder() / f"{OWN}.json"
+    path = _FOLDER / f"{OWN}.json"
     return load_profile(str(path)) if path.is_file() else uncalibrated()
 
 
@@ -102,7 +102,7 @@ def load_profile(reference: str) -> Profile:
     Raises:
         InputError: no such profile, another schema, a class that this release does not know, numbers out of range.
     """
-    for path in (*_user_paths(), *_shipped_paths()):
+    for path in _paths():
         if reference == path.stem:
             return read_profile(path)
     if not reference.endswith(".json"):
@@ -132,13 +132,12 @@ def _refuse_unknown_classes(document: dict[str, Any], path: Path) -> None:
 
 def profile_names() -> tuple[str, ...]:
     """Names of the user's and the shipped profiles."""
-    return tuple(dict.fromkeys(path.stem for path in (*_user_paths(), *_shipped_paths())))
+    return tuple(dict.fromkeys(path.stem for path in _paths()))
 
 
 def profile_path(name: str) -> Path:
     """The file of one of `profile_names`: the user's before the shipped one."""
-    paths = (*_user_paths(), *_shipped_paths())
-    return next((path for path in paths if path.stem == name), user_folder() / f"{name}.json")
+    return next((path for path in _paths() if path.stem == name), user_folder() / f"{name}.json")
 
 
 def user_folder() -> Path:
@@ -160,18 +159,19 @@ def _user_paths() -> list[Path]:
     return sorted(folder.glob("*.json")) if folder.is_dir() else []
 
 
-def _shipped_folder() -> Path:
-    return Path(str(resources.files("wmtp_sim") / "data" / "profiles"))
-
-
 def _shipped_paths() -> list[Path]:
-    return sorted(_shipped_folder().glob("*.json"))
+    return sorted(_FOLDER.glob("*.json"))
+
+
+def _paths() -> list[Path]:
+    """Every profile, the user's before those that ship."""
+    return [*_user_paths(), *_shipped_paths()]
 
 
 @cache
 def uncalibrated() -> Profile:
     """Documented efficiency constants for kernels that nobody has calibrated."""
-    return read_spec(_shipped_folder() / "uncalibrated.toml", Profile, SCHEMA)
+    return read_spec(_FOLDER / "uncalibrated.toml", Profile, SCHEMA)
 
 
 def dump(profile: Profile) -> str:

@@ -57,8 +57,8 @@ def read_precision(text: Fields, root: Fields, architecture: Architecture) -> Pr
     if modules.one_stands_for_all:
         notes.append("The list of exceptions was shortened in this copy: groups it does not name count as converted.")
     return Precision(
-        target=_formats(target),
-        head=_formats(_head(scheme, modules, architecture.mtp) if architecture.mtp else {}),
+        target=GroupFormats.model_validate(target),
+        head=GroupFormats.model_validate(_head(scheme, modules, architecture.mtp) if architecture.mtp else {}),
         stated=True,
         kv=_kv(section),
         note=" ".join(notes),
@@ -78,10 +78,6 @@ def _section(text: Fields, root: Fields) -> Fields | None:
 def _was_shortened(root: Fields) -> bool:
     remarks = root.values.get("_unverified")
     return isinstance(remarks, list) and any("quantization_config" in str(r) and "shortened" in str(r) for r in remarks)
-
-
-def _formats(formats: _Formats) -> GroupFormats:
-    return GroupFormats.model_validate(formats)
 
 
 def _kv(section: Fields) -> Literal["bf16", "fp8"]:

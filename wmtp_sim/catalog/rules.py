@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object
+from wmtp_sim.catalog.fields import Fields, path_kind, read_json_object, shipped
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.spec.rules import RuleBook
 
@@ -18,19 +16,13 @@ INDEX = "model.safetensors.index.json"
 @cache
 def load_rules() -> RuleBook:
     """The rules that ship."""
-    return read_spec(Path(str(resources.files("wmtp_sim") / "data" / "preflight" / "rules.toml")), RuleBook, SCHEMA)
+    return read_spec(shipped("preflight", "rules.toml"), RuleBook, SCHEMA)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """``tensors`` in a checkpoint's index, of which ``head_tensors`` are a draft head's."""
+def read_checkpoint(reference: str) -> tuple[int, int] | None:
+    """How many tensors the index beside a model's ``config.json`` lists, and how many of them are a draft head's.
 
-    tensors: int
-    head_tensors: int
-
-
-def read_checkpoint(reference: str) -> Checkpoint | None:
-    """What the index beside a model's ``config.json`` lists; None where there is no folder with an index.
+    None where there is no folder with an index.
 
     Raises:
         InputError: an index that is too large, no JSON, or without its map of tensors.
@@ -42,4 +34,4 @@ def read_checkpoint(reference: str) -> Checkpoint | None:
         return None
     names = Fields(read_json_object(index), INDEX).child("weight_map").values
     marks = load_rules().limits.head_tensors
-    return Checkpoint(len(names), sum(any(mark in name for mark in marks) for name in names))
+    return len(names), sum(any(mark in name for mark in marks) for name in names)

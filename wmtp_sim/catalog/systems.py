@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from wmtp_sim.catalog.drafters import load_drafter
+from wmtp_sim.catalog.fields import shipped
 from wmtp_sim.catalog.toml_files import read_spec
 from wmtp_sim.errors import InputError
 from wmtp_sim.spec.drafter import Drafter, DrafterKind
@@ -26,8 +26,7 @@ MOST = 12
 @cache
 def shipped_systems() -> dict[str, System]:
     """Every shipped system by its name, the plainest first."""
-    folder = Path(str(resources.files("wmtp_sim") / "data" / "systems"))
-    found = [read_spec(path, System, SCHEMA) for path in folder.glob("*.toml")]
+    found = [read_spec(path, System, SCHEMA) for path in shipped("systems").glob("*.toml")]
     return {system.name: system for system in sorted(found, key=lambda each: (each.order, each.name))}
 
 

@@ -71,8 +71,13 @@ def _usage(error: TyperException) -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    """One line without control characters, which hostile file content could smuggle into a terminal."""
+    say(message)
+    sys.exit(status)
+
+
+def say(message: str) -> None:
+    """One line on stderr without control characters, which hostile file content could smuggle into a terminal."""
     line = "".join(c if c.isprintable() else " " for c in message)
     if sys.stderr is not None:
         sys.stderr.write(f"wmtp: {line[:_LONGEST]}\n")
-    sys.exit(status)
+        sys.stderr.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,37 +11,17 @@ from wmtp_sim.cli.breakeven import breakeven
 from wmtp_sim.cli.calibrate import calibrate
 from wmtp_sim.cli.options import (
     ACCEPTANCE,
-    AcceptanceSource,
-    AllToAll,
-    Alpha,
-    AttentionBackend,
-    Conditional,
-    Dp,
-    DpAttention,
-    DrafterName,
-    DraftKv,
-    DraftTp,
-    DraftWeights,
-    EngineName,
-    EngineSet,
-    ExpertParallel,
+    Deployment,
     GpuName,
-    HeadWeights,
     JsonFlag,
-    Kv,
     ModelName,
-    Overlap,
-    ProfileName,
-    RoutingSkew,
     Sink,
-    Survival,
-    SystemNames,
-    Tp,
-    Weights,
+    SourcedRates,
     Window,
     WindowedAcceptLength,
-    checked_source,
+    grouped,
 )
+from wmtp_sim.cli.output import console, print_json, show
 from wmtp_sim.cli.plot import plot_app
 from wmtp_sim.cli.preflight import preflight
 from wmtp_sim.cli.profiles import profiles_app, validate
@@ -75,6 +55,7 @@ def options(
 
 
 @app.command()
+@grouped
 def estimate(
     model: ModelName,
     gpu: GpuName,
@@ -95,39 +76,18 @@ def estimate(
         ),
     ] = None,
     windowed_accept_length: WindowedAcceptLength = None,
-    alpha: Alpha = None,
-    survival: Survival = None,
-    conditional: Conditional = None,
-    acceptance_source: AcceptanceSource = "given",
-    engine: EngineName = "sglang",
-    engine_set: EngineSet = None,
-    attention_backend: AttentionBackend = None,
-    drafter: DrafterName = None,
-    system: SystemNames = None,
-    weights: Weights = None,
-    head_weights: HeadWeights = None,
-    draft_weights: DraftWeights = None,
-    kv: Kv = None,
-    draft_kv: DraftKv = None,
-    overlap: Overlap = 0.0,
-    routing_skew: RoutingSkew = 0.0,
-    tp: Tp = "1",
-    dp: Dp = "1",
-    dp_attention: DpAttention = False,
-    draft_tp: DraftTp = None,
-    expert_parallel: ExpertParallel = False,
-    all_to_all: AllToAll = False,
-    profile: ProfileName = None,
+    *,
+    rates: SourcedRates,
+    deployment: Deployment,
     explain: Annotated[bool, typer.Option("--explain", help="Operations by time, and the roof that binds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Cost of a speculative step, and what acceptance makes of it."""
     from wmtp_sim.api import estimate as estimate_deployment
-    from wmtp_sim.catalog.engines import load_engine
-    from wmtp_sim.cli.ranges import counting, doubling, gridded, lengths, rates, whole
+    from wmtp_sim.cli.ranges import counting, doubling, gridded, lengths, whole
     from wmtp_sim.errors import InputError
 
-    source = checked_source(acceptance_source)
+    source = rates.source
     contexts, depths, windows, batches = gridded(
         {
             "--context": doubling(context, "--context"),
@@ -144,43 +104,24 @@ def estimate(
         window=windows,
         sink=whole(sink, "--sink"),
         batch=batches,
-        engine=load_engine(engine, engine_set or ()),
-        attention_backend=attention_backend,
         accept_length=lengths(accept_length or ()),
         windowed_accept_length=windowed_accept_length,
-        conditional=rates(conditional, "--conditional"),
-        survival=rates(survival, "--survival"),
-        alpha=alpha,
         acceptance_source=source,
-        drafter=drafter,
-        system=system or (),
-        weights=weights,
-        head_weights=head_weights,
-        draft_weights=draft_weights,
-        kv=kv,
-        draft_kv=draft_kv,
-        overlap=overlap,
-        routing_skew=routing_skew,
-        expert_parallel=expert_parallel,
-        tp=whole(tp, "--tp"),
-        dp=whole(dp, "--dp"),
-        dp_attention=dp_attention,
-        all_to_all=all_to_all,
-        draft_tp=None if draft_tp is None else whole(draft_tp, "--draft-tp"),
-        profile=profile,
+        **rates.keywords(),
+        **deployment.keywords(),
     )
     if explain and answer.work.shape != ():
         raise InputError("--explain", "explains one point, not a range", "give one context, depth, window and batch")
     if as_json:
         from wmtp_sim.render.document import estimate_document
 
-        _print_json(estimate_document(answer, operations=explain))
+        print_json(estimate_document(answer, operations=explain))
         return
     from wmtp_sim.render.tables import print_estimate, print_explanation
 
-    print_estimate(answer, _console())
+    print_estimate(answer, console())
     if explain:
-        print_explanation(answer, _console())
+        print_explanation(answer, console())
 
 
 models_app = typer.Typer(help="The model catalogue.", invoke_without_command=True)
@@ -195,10 +136,7 @@ def models(context: typer.Context, as_json: JsonFlag = False) -> None:
         return
     from wmtp_sim.render.catalog import model_documents, print_models
 
-    if as_json:
-        _print_json(model_documents())
-        return
-    print_models(_console())
+    show(as_json, model_documents, print_models)
 
 
 @models_app.command("show")
@@ -211,11 +149,7 @@ def models_show(
     from wmtp_sim.catalog.models import load_model
     from wmtp_sim.render.catalog import model_document, print_model
 
-    model = load_model(name)
-    if as_json or context.obj:
-        _print_json(model_document(model))
-        return
-    print_model(model, _console())
+    show(as_json or context.obj, model_document, print_model, load_model(name))
 
 
 @app.command()
@@ -223,10 +157,7 @@ def gpus(as_json: JsonFlag = False) -> None:
     """List the GPU catalogue."""
     from wmtp_sim.render.catalog import gpu_documents, print_gpus
 
-    if as_json:
-        _print_json(gpu_documents())
-        return
-    print_gpus(_console())
+    show(as_json, gpu_documents, print_gpus)
 
 
 @app.command()
@@ -240,11 +171,11 @@ def systems(
 
     if as_json:
         known = shipped_systems().values() if name is None else [load_system(name)]
-        _print_json({"schema": "wmtp-systems/1", "systems": [system_document(each) for each in known]})
+        print_json({"schema": "wmtp-systems/1", "systems": [system_document(each) for each in known]})
     elif name is None:
-        print_systems(_console())
+        print_systems(console())
     else:
-        print_system(load_system(name), _console())
+        print_system(load_system(name), console())
 
 
 engines_app = typer.Typer(help="The engine definitions.", invoke_without_command=True)
@@ -259,10 +190,7 @@ def engines(context: typer.Context, as_json: JsonFlag = False) -> None:
         return
     from wmtp_sim.render.catalog import engine_documents, print_engines
 
-    if as_json:
-        _print_json(engine_documents())
-        return
-    print_engines(_console())
+    show(as_json, engine_documents, print_engines)
 
 
 @engines_app.command("show")
@@ -276,11 +204,7 @@ def engines_show(
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.render.catalog import engine_document, print_engine
 
-    engine = load_engine(name, engine_set or ())
-    if as_json or context.obj:
-        _print_json(engine_document(engine))
-        return
-    print_engine(engine, _console())
+    show(as_json or context.obj, engine_document, print_engine, load_engine(name, engine_set or ()))
 
 
 app.command()(breakeven)
@@ -290,15 +214,3 @@ app.command()(calibrate)
 app.command()(validate)
 app.add_typer(profiles_app, name="profiles")
 app.add_typer(plot_app, name="plot")
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(document, allow_nan=False))
-
-
-def _console() -> Any:
-    from wmtp_sim.render.console import stdout_console
-
-    return stdout_console()

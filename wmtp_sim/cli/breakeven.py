@@ -10,42 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wmtp_sim.cli.options import (
-    ACCEPTANCE,
-    AcceptanceSource,
-    AllToAll,
-    Alpha,
-    AttentionBackend,
-    Conditional,
-    Dp,
-    DpAttention,
-    DrafterName,
-    DraftKv,
-    DraftTp,
-    DraftWeights,
-    EngineName,
-    EngineSet,
-    ExpertParallel,
+    AcceptLength,
+    Deployment,
     GpuName,
-    HeadWeights,
-    Kv,
     ModelName,
-    Overlap,
-    ProfileName,
-    RoutingSkew,
     Sink,
-    Survival,
-    SystemNames,
-    Tp,
-    Weights,
+    SourcedRates,
     WindowedAcceptLength,
-    checked_source,
+    grouped,
 )
+from wmtp_sim.cli.output import print_json
 
 if TYPE_CHECKING:
     from wmtp_sim.render.breakeven.start import Start
     from wmtp_sim.render.breakeven.table import CostTable
 
 
+@grouped
 def breakeven(
     model: ModelName,
     gpu: GpuName,
@@ -66,42 +47,18 @@ def breakeven(
         list[str] | None,
         typer.Option(help="The point that the page opens at: depth=6,context=1M.", metavar="AXIS=VALUE"),
     ] = None,
-    accept_length: Annotated[
-        float | None,
-        typer.Option(help="Mean tokens per step, bonus included, at the depth of --at.", rich_help_panel=ACCEPTANCE),
-    ] = None,
+    accept_length: AcceptLength = None,
     windowed_accept_length: WindowedAcceptLength = None,
-    alpha: Alpha = None,
-    survival: Survival = None,
-    conditional: Conditional = None,
-    acceptance_source: AcceptanceSource = "given",
-    engine: EngineName = "sglang",
-    engine_set: EngineSet = None,
-    attention_backend: AttentionBackend = None,
-    drafter: DrafterName = None,
-    system: SystemNames = None,
-    weights: Weights = None,
-    head_weights: HeadWeights = None,
-    draft_weights: DraftWeights = None,
-    kv: Kv = None,
-    draft_kv: DraftKv = None,
-    overlap: Overlap = 0.0,
-    routing_skew: RoutingSkew = 0.0,
-    tp: Tp = "1",
-    dp: Dp = "1",
-    dp_attention: DpAttention = False,
-    draft_tp: DraftTp = None,
-    expert_parallel: ExpertParallel = False,
-    all_to_all: AllToAll = False,
-    profile: ProfileName = None,
+    *,
+    rates: SourcedRates,
+    deployment: Deployment,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the data as one JSON document, complete and schema-versioned.")
     ] = False,
 ) -> None:
     """One self-contained HTML page: speedup against depth, break-even maps, sliders for acceptance and the rest."""
     from wmtp_sim.api import estimate
-    from wmtp_sim.catalog.engines import load_engine
-    from wmtp_sim.cli.ranges import counting, doubling, named_point, rates, refuse_large, whole
+    from wmtp_sim.cli.ranges import counting, doubling, named_point, refuse_large, whole
     from wmtp_sim.errors import InputError
     from wmtp_sim.render.breakeven.start import opening
     from wmtp_sim.render.breakeven.table import CostTable
@@ -110,7 +67,7 @@ def breakeven(
 
     if output is None and not as_json:
         raise InputError("--output", "no file is named for the page", "-o report.html, or --json for the data alone")
-    source = checked_source(acceptance_source)
+    source = rates.source
     if output is not None:
         check_output(output, (PAGE, *PICTURES), "--output")
     axes = {
@@ -129,24 +86,7 @@ def breakeven(
         window=windows,
         sink=whole(sink, "--sink"),
         batch=batches,
-        engine=load_engine(engine, engine_set or ()),
-        attention_backend=attention_backend,
-        drafter=drafter,
-        system=system or (),
-        weights=weights,
-        head_weights=head_weights,
-        draft_weights=draft_weights,
-        kv=kv,
-        draft_kv=draft_kv,
-        overlap=overlap,
-        routing_skew=routing_skew,
-        expert_parallel=expert_parallel,
-        tp=whole(tp, "--tp"),
-        dp=whole(dp, "--dp"),
-        dp_attention=dp_attention,
-        all_to_all=all_to_all,
-        draft_tp=None if draft_tp is None else whole(draft_tp, "--draft-tp"),
-        profile=profile,
+        **deployment.keywords(),
     )
     table = CostTable(costs)
     start = opening(
@@ -154,10 +94,8 @@ def breakeven(
         named_point(at or (), "--at"),
         accept_length=accept_length,
         windowed_accept_length=windowed_accept_length,
-        conditional=rates(conditional, "--conditional"),
-        survival=rates(survival, "--survival"),
-        alpha=alpha,
         source=source,
+        **rates.keywords(),
     )
     command = shlex.join(["wmtp", *sys.argv[1:]])
     if output is not None:
@@ -165,11 +103,9 @@ def breakeven(
         if not as_json:
             typer.echo(f"{output.resolve()}{': open it in a browser' if output.suffix.lower() == PAGE else ''}")
     if as_json:
-        import json
-
         from wmtp_sim.render.breakeven.document import breakeven_document
 
-        typer.echo(json.dumps(breakeven_document(table, start, command), allow_nan=False))
+        print_json(breakeven_document(table, start, command))
 
 
 def _write(table: CostTable, start: Start, command: str, output: Path) -> None:

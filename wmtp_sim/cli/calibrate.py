@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from wmtp_sim.cli import say
+from wmtp_sim.cli.output import console
 from wmtp_sim.errors import InputError
 
 INTERRUPTED = 130
@@ -43,7 +45,7 @@ def calibrate(
     try:
         _calibrate(model or [], quick, _names(device or "cuda", devices), gpu, out, kept, kernels or [])
     except KeyboardInterrupt:
-        _say(_interruption(kept))
+        say(_interruption(kept))
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -78,7 +80,6 @@ def _calibrate(
     kept: list[Path],
     kernels: list[str],
 ) -> None:
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.profiles import print_spread
 
     calibration = part_of_calibration("calibrate")
@@ -90,7 +91,7 @@ def _calibrate(
         kept.append(Path(f"{file}.measurements.jsonl"))
         _one(calibration, target, models, quick, gpu, file, kept[-1], kernels)
     if len(targets) > 1:
-        print_spread(calibration.device_spread(kept), stdout_console())
+        print_spread(calibration.device_spread(kept), console())
 
 
 def _place(calibration: Any, target: Any, gpu: str | None, out: Path | None) -> Path:
@@ -133,32 +134,31 @@ def _one(
     kernels: list[str],
 ) -> None:
     """Measure one device, print the fit, write its profile."""
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.profiles import print_fit, print_side_by_side
 
     points = _points(calibration, target, models, quick, kernels)
     with _progress() as progress:
         outcome = calibration.measure(points, measurements, target, progress)
     if outcome.resumed:
-        _say(f"{outcome.resumed} points were there already, {outcome.measured} are new")
+        say(f"{outcome.resumed} points were there already, {outcome.measured} are new")
     for key, why in outcome.skipped:
-        _say(f"skipped {key}: {why}")
+        say(f"skipped {key}: {why}")
     for line in calibration.unfitness(target):
-        _say(f"warning: at the end the GPU {line}")
+        say(f"warning: at the end the GPU {line}")
     datasheet = _datasheet(calibration, target, gpu)
     if datasheet is None:
         datasheet = calibration.observed_gpu(measurements)
         described = file.with_suffix(".gpu.toml")
         calibration.write_whole(described, calibration.gpu_text(datasheet))
-        _say(f"this CPU as a GPU file: {described}")
+        say(f"this CPU as a GPU file: {described}")
     profile, reports = calibration.profile_from(measurements, datasheet)
     if not reports:
         raise InputError(str(measurements), "holds too few steady points to fit", "run again on an idle machine")
     calibration.write_profile(profile, file)
-    print_fit(profile, reports, stdout_console())
+    print_fit(profile, reports, console())
     if kernels:
-        print_side_by_side(calibration.side_by_side(measurements, kernels), stdout_console())
-    _say(f"profile: {file}")
+        print_side_by_side(calibration.side_by_side(measurements, kernels), console())
+    say(f"profile: {file}")
 
 
 def _points(calibration: Any, target: Any, models: list[str], quick: bool, kernels: list[str]) -> Any:
@@ -182,7 +182,7 @@ def _progress() -> Iterator[Any]:
         if total and done * 10 // total > tenths[0]:
             tenths[0] = done * 10 // total
             elapsed = time.monotonic() - started
-            _say(f"{done}/{total} points, {elapsed:.0f} s, about {elapsed / done * (total - done):.0f} s left")
+            say(f"{done}/{total} points, {elapsed:.0f} s, about {elapsed / done * (total - done):.0f} s left")
 
     yield lines
 
@@ -210,10 +210,3 @@ def _interruption(kept: list[Path]) -> str:
     except InputError:
         points = 0
     return f"interrupted: {points} points are kept in {kept[-1]}; a new run resumes"
-
-
-def _say(line: str) -> None:
-    """A line on stderr, without what could drive a terminal."""
-    safe = "".join(c if c.isprintable() else " " for c in line)
-    sys.stderr.write(f"wmtp: {safe[:1000]}\n")
-    sys.stderr.flush()

@@ -7,16 +7,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
+from pydantic import ValidationError
 
+from wmtp_sim.api import layout_of
+from wmtp_sim.catalog.by_batch import FLAG, DepthsByBatch, in_a_file, note, syntax
+from wmtp_sim.catalog.commands import read_command
+from wmtp_sim.catalog.engines import chosen_backends, with_backends, with_known_backends
+from wmtp_sim.catalog.flags import grammar_names, load_grammar, vocabulary
+from wmtp_sim.catalog.launch import Launch, LaunchByBatch, launch_line
+from wmtp_sim.catalog.models import hub_name, load_model
+from wmtp_sim.cli.options import flag_of
+from wmtp_sim.cli.ranges import whole
+from wmtp_sim.decide.choice import windows_reach
 from wmtp_sim.errors import InputError
+from wmtp_sim.preflight import converted_weights
+from wmtp_sim.render.layout import layout_words
+from wmtp_sim.spec.deployment import ServerDeployment
+from wmtp_sim.spec.parallel import Layout
+from wmtp_sim.spec.precision import cache_format
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wmtp_sim.catalog.launch import Launch, LaunchByBatch
+    from wmtp_sim.decide.depth_table import DepthTable
     from wmtp_sim.decide.options import Option
     from wmtp_sim.decide.recommend import Recommendation
-    from wmtp_sim.spec.deployment import ServerDeployment
     from wmtp_sim.spec.engine import Engine
 
 
@@ -38,13 +53,14 @@ class Started:
     flags: frozenset[str] = frozenset()
     unsaid: str = ""
 
+    @property
+    def release(self) -> str:
+        """The engine and its version, for people."""
+        return f"{self.engine.name} {self.engine.version}"
+
 
 def of_options(model: str | None, engine: Engine, options: dict[str, Any]) -> Started:
     """The server that options state, by their flags. Raises `InputError` without a model."""
-    from wmtp_sim.catalog.engines import chosen_backends, with_backends
-    from wmtp_sim.cli.ranges import whole
-    from wmtp_sim.spec.parallel import Layout
-
     if model is None:
         raise InputError("MODEL", "is missing", "a name of `wmtp models`, a config.json, or --from-command")
     layout = Layout(whole(options["--tp"], "--tp"), whole(options["--dp"], "--dp"), options["--dp-attention"])
@@ -76,20 +92,16 @@ def _backend_fields(named: dict[str, str]) -> dict[str, str | None]:
 
 def stated_deployment(fields: dict[str, Any], command: str) -> ServerDeployment:
     """The deployment that a command's options state. Raises `InputError` naming the option at fault."""
-    from pydantic import ValidationError
-
-    from wmtp_sim.spec.deployment import ServerDeployment
-    from wmtp_sim.spec.precision import cache_format
 
     for name in ("kv", "draft_kv"):
         if (word := fields.get(name)) is not None:
-            fields = fields | {name: cache_format(word, f"--{name.replace('_', '-')}")}
+            fields = fields | {name: cache_format(word, flag_of(name))}
     try:
         return ServerDeployment.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        field = "MODEL" if name == "model" else f"--{name}"
+        name = str(first["loc"][0])
+        field = "MODEL" if name == "model" else flag_of(name)
         problem = f"{str(first.get('input'))[:40]!r}: {first['msg'][0].lower()}{first['msg'][1:200]}"
         raise InputError(field, problem, f"see `wmtp {command} --help` for {field}") from None
 
@@ -100,9 +112,6 @@ def of_command(command: str, engine: Engine | None, options: dict[str, Any]) -> 
     Raises:
         InputError: a command that cannot be read or priced, or one of the ``options`` that it states itself.
     """
-    from wmtp_sim.catalog.commands import read_command
-    from wmtp_sim.catalog.engines import with_known_backends
-
     if said := next((name for name, value in options.items() if value not in (None, False, "1")), None):
         raise InputError("--from-command", f"says {said} itself", f"drop {said}, or put it into the command")
     read = read_command(command, engine)
@@ -136,7 +145,7 @@ def with_formats(
         started = replace(started, deployment=started.deployment.model_copy(update={"quantization": word}))
     unsaid = [f"no flag says {flag} {stated}: the checkpoint does" for flag, stated in head.items() if stated]
     if weights is not None and word is None:
-        unsaid.insert(0, f"no flag of {_release(started)} converts this checkpoint's weights to {weights} (--weights)")
+        unsaid.insert(0, f"no flag of {started.release} converts this checkpoint's weights to {weights} (--weights)")
     if drafter not in (None, "mtp", "none"):
         unsaid.append(f"where the checkpoint of --drafter {drafter} lies is not stated")
     return replace(started, unsaid=unsaid[0] if unsaid else "")
@@ -144,9 +153,6 @@ def with_formats(
 
 def _converting(started: Started, weights: str) -> str | None:
     """The engine's word for converting weights on loading; a checkpoint that states a format of its own keeps it."""
-    from wmtp_sim.catalog.flags import grammar_names, load_grammar
-    from wmtp_sim.catalog.models import hub_name, load_model
-
     if started.engine.name not in grammar_names() or load_model(hub_name(started.deployment.model)).precision.stated:
         return None
     words = {ours: word for word, ours in load_grammar(started.engine.name).words["quantization"].items()}
@@ -157,19 +163,13 @@ def converted(started: Started) -> str | None:
     """The format that a server's engine converts weights to on loading."""
     if started.deployment.quantization is None:
         return None
-    from wmtp_sim.catalog.flags import vocabulary
-    from wmtp_sim.catalog.models import hub_name, load_model
-    from wmtp_sim.preflight import converted_weights
 
-    return converted_weights(
-        started.deployment, vocabulary(started.engine), load_model(hub_name(started.deployment.model))
-    )
+    target = load_model(hub_name(started.deployment.model))
+    return converted_weights(started.deployment, vocabulary(started.engine), target)
 
 
 def launch(found: Recommendation, started: Started) -> Launch:
     """The command that starts what was chosen, all else as it was stated; or what cannot be said."""
-    from wmtp_sim.catalog.launch import Launch
-
     if found.choice is None or found.mix is None:
         return Launch()
     unsaid = _unsaid(found, started, found.choice)
@@ -184,22 +184,16 @@ def launch(found: Recommendation, started: Started) -> Launch:
 
 def _other_layout(found: Recommendation, started: Started, line: str) -> str:
     """How a line's engine would share the model, if otherwise than was priced; empty where it would not."""
-    from wmtp_sim.api import layout_of
-    from wmtp_sim.catalog.commands import read_command
-    from wmtp_sim.render.layout import layout_words
-
     priced = found.space.deployment
     read = layout_of(priced.model, started.engine, **read_command(line, started.engine).deployment.layout)
     if read == priced.work.layout:
         return ""
     asked, would = (", ".join(layout_words(each)) or "one GPU" for each in (priced.work.layout, read))
-    return f"{_release(started)} would run {would}, not {asked}"
+    return f"{started.release} would run {would}, not {asked}"
 
 
 def _line(found: Recommendation, started: Started, option: Option) -> str:
     """Raises `InputError` for what the release has no flag or no word for."""
-    from wmtp_sim.catalog.launch import launch_line
-
     vendor = found.space.deployment.machine.gpu.vendor
     line = launch_line(_deployment(found, started.deployment, option), started.engine, vendor=vendor)
     return shlex.join((*line.words, *started.unused))
@@ -211,12 +205,7 @@ def launch_by_batch(found: Recommendation, started: Started, path: Path) -> Laun
     Raises:
         InputError: naming what is in the way of such a command.
     """
-    from wmtp_sim.catalog.by_batch import FLAG, DepthsByBatch, in_a_file, note
-    from wmtp_sim.catalog.launch import LaunchByBatch, launch_line
-
-    table = found.depth_table
-    if table is None:
-        raise _no_table(found, FLAG)
+    table = depth_table(found, FLAG)
     depths = DepthsByBatch(table.ranges, str(path)).of_a_group(started.deployment.dp)
     if depths.deepest == 0:
         raise InputError(FLAG, "no depth pays at any batch of the mix", "start without speculation")
@@ -232,51 +221,43 @@ def launch_by_batch(found: Recommendation, started: Started, path: Path) -> Laun
 
 def _drops_depths(found: Recommendation, started: Started) -> str:
     """Why an engine would keep one depth whatever it is told by batch; empty where it would not."""
-    from wmtp_sim.catalog.by_batch import syntax
-    from wmtp_sim.catalog.flags import vocabulary
-
     form, drafter = syntax(vocabulary(started.engine)), found.space.deployment.drafter
     dropping = sorted(started.flags & set(form.unless))
     if dropping:
-        return f"{_release(started)} keeps one depth with {dropping[0]}"
+        return f"{started.release} keeps one depth with {dropping[0]}"
     layout = found.space.deployment.work.layout
     if layout.dp > 1 and not (form.replicas and not layout.dp_attention):
         groups = "groups that share experts" if layout.dp_attention else "data-parallel replicas"
-        return f"{_release(started)} keeps one depth with {layout.dp} {groups}"
+        return f"{started.release} keeps one depth with {layout.dp} {groups}"
     if drafter is not None and drafter.resident_copies > 1 and not form.several_heads:
-        return f"{_release(started)} keeps one depth for a drafter of {drafter.resident_copies} heads"
+        return f"{started.release} keeps one depth for a drafter of {drafter.resident_copies} heads"
     return ""
 
 
-def refuse_no_table(found: Recommendation, flag: str) -> None:
-    """Raises `InputError` naming a flag that needs a table of depths, where there is none."""
-    if found.depth_table is None:
-        raise _no_table(found, flag)
-
-
-def _no_table(found: Recommendation, flag: str) -> InputError:
+def depth_table(found: Recommendation, flag: str) -> DepthTable:
+    """The depths that a flag asks for. Raises `InputError` naming the flag where there are none."""
+    if found.depth_table is not None:
+        return found.depth_table
     if found.acceptance is None:
-        return InputError(flag, "a table of depths needs an acceptance", "state --alpha or --survival")
-    return InputError(flag, "no depth's memory fits at every cell", "a smaller --batch or --context")
+        raise InputError(flag, "a table of depths needs an acceptance", "state --alpha or --survival")
+    raise InputError(flag, "no depth's memory fits at every cell", "a smaller --batch or --context")
 
 
 def _unsaid(found: Recommendation, started: Started, option: Option) -> str:
     """What of the choice, or of what was stated, is more than flags can say; empty where nothing is."""
-    from wmtp_sim.decide.choice import windows_reach
-
     if started.unsaid:
         return started.unsaid
     stated = started.deployment
     own_ranks = option.depth and stated.draft_tp not in (None, stated.tp)
     if own_ranks and stated.method not in started.engine.draft_tp:
-        return f"no flag of {_release(started)} gives such a drafter ranks of its own"
+        return f"no flag of {started.release} gives such a drafter ranks of its own"
     system = found.space.deployment.system(option.policy).system if option.policy else None
     if system is not None and system.cache.held == "attended":
-        return f"no flag of {_release(started)} gives drafts {system.look.phrase}"
+        return f"no flag of {started.release} gives drafts {system.look.phrase}"
     if system is not None and not system.plain_chain:
-        return f"no flags of {_release(started)} for {system.name} are known here"
+        return f"no flags of {started.release} for {system.name} are known here"
     if option.window is not None and not windows_reach(found.space.deployment.drafter):
-        return f"no flag of {_release(started)} windows a draft head of this attention"
+        return f"no flag of {started.release} windows a draft head of this attention"
     return ""
 
 
@@ -296,7 +277,3 @@ def _deployment(found: Recommendation, started: ServerDeployment, option: Option
     if option.window is not None and not honours:  # a backend that does is written instead
         chosen["draft_attention_backend"] = None
     return started.model_copy(update=chosen)
-
-
-def _release(started: Started) -> str:
-    return f"{started.engine.name} {started.engine.version}"

@@ -8,31 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wmtp_sim.cli.options import (
-    AllToAll,
-    AttentionBackend,
-    Dp,
-    DpAttention,
-    DrafterName,
-    DraftKv,
-    DraftTp,
-    DraftWeights,
-    EngineName,
-    EngineSet,
-    ExpertParallel,
-    GpuName,
-    HeadWeights,
-    Kv,
-    ModelName,
-    Overlap,
-    ProfileName,
-    RoutingSkew,
-    Sink,
-    SystemNames,
-    Tp,
-    Weights,
-    Window,
-)
+from wmtp_sim.cli.options import Deployment, GpuName, ModelName, Sink, Window, grouped
+from wmtp_sim.cli.output import print_json
 from wmtp_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +24,7 @@ def plot() -> None:
 
 
 @plot_app.command("roofline")
+@grouped
 def plot_roofline(
     model: ModelName,
     gpu: GpuName,
@@ -57,30 +35,12 @@ def plot_roofline(
     window: Window = "4032",
     sink: Sink = "64",
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
-    engine: EngineName = "sglang",
-    engine_set: EngineSet = None,
-    attention_backend: AttentionBackend = None,
-    drafter: DrafterName = None,
-    system: SystemNames = None,
-    weights: Weights = None,
-    head_weights: HeadWeights = None,
-    draft_weights: DraftWeights = None,
-    kv: Kv = None,
-    draft_kv: DraftKv = None,
-    overlap: Overlap = 0.0,
-    routing_skew: RoutingSkew = 0.0,
-    tp: Tp = "1",
-    dp: Dp = "1",
-    dp_attention: DpAttention = False,
-    draft_tp: DraftTp = None,
-    expert_parallel: ExpertParallel = False,
-    all_to_all: AllToAll = False,
-    profile: ProfileName = None,
+    *,
+    deployment: Deployment,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data as one JSON document.")] = False,
 ) -> None:
     """The kernels of one step on the machine's roofline, and measured points over fitted curves."""
     from wmtp_sim.api import estimate
-    from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.cli.ranges import whole
     from wmtp_sim.render.files import PAGE, PICTURES, check_output
     from wmtp_sim.render.roofline import roofline
@@ -97,30 +57,13 @@ def plot_roofline(
         window=whole(window, "--window"),
         sink=whole(sink, "--sink"),
         batch=whole(batch, "--batch"),
-        engine=load_engine(engine, engine_set or ()),
-        attention_backend=attention_backend,
-        drafter=drafter,
-        system=system or (),
-        weights=weights,
-        head_weights=head_weights,
-        draft_weights=draft_weights,
-        kv=kv,
-        draft_kv=draft_kv,
-        overlap=overlap,
-        routing_skew=routing_skew,
-        expert_parallel=expert_parallel,
-        tp=whole(tp, "--tp"),
-        dp=whole(dp, "--dp"),
-        dp_attention=dp_attention,
-        all_to_all=all_to_all,
-        draft_tp=None if draft_tp is None else whole(draft_tp, "--draft-tp"),
-        profile=profile,
+        **deployment.keywords(),
     )
     roofs = roofline(answer, policy)
     if out is not None:
         _write(roofs, out)
     if as_json:
-        typer.echo(json.dumps(roofs.document, allow_nan=False))
+        print_json(roofs.document)
 
 
 def _write(roofs: Roofline, out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,29 +10,68 @@ import typer
 from wmtp_sim.cli.options import (
     ACCEPTANCE,
     DEPLOYMENT,
-    Alpha,
-    Conditional,
     DraftKv,
     EngineSet,
     GpuName,
     JsonFlag,
     Kv,
+    OptionalModel,
     ProfileName,
-    Survival,
+    Rates,
     SystemNames,
     Weights,
+    flag_of,
+    grouped,
 )
+from wmtp_sim.cli.output import show
 from wmtp_sim.errors import InputError
 
 if TYPE_CHECKING:
     from wmtp_sim.spec.deployment import ServerDeployment
 
+#: What of `Server` is a whole number, and what is a word or a share.
+_COUNTS = ("depth", "window", "sink", "tp", "ep", "dp", "max_running")
+_WORDS = ("attention_backend", "draft_attention_backend", "kv", "draft_kv", "memory_fraction")
 
+
+@dataclass(frozen=True)
+class Server:
+    """What is served, as options state it."""
+
+    depth: Annotated[str | None, typer.Option(help="Tokens drafted per step; 0 is no speculation. Otherwise 3.")] = None
+    window: Annotated[str | None, typer.Option(help="Recent tokens that drafts attend; all otherwise.")] = None
+    sink: Annotated[str | None, typer.Option(help="First tokens that a windowed draft attends.")] = None
+    tp: Annotated[str | None, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel=DEPLOYMENT)] = None
+    ep: Annotated[str | None, typer.Option(help="GPUs that hold whole experts.", rich_help_panel=DEPLOYMENT)] = None
+    dp: Annotated[str | None, typer.Option(help="Data-parallel replicas.", rich_help_panel=DEPLOYMENT)] = None
+    attention_backend: Annotated[
+        str | None, typer.Option(help="The engine's word; its default otherwise.", rich_help_panel=DEPLOYMENT)
+    ] = None
+    draft_attention_backend: Annotated[
+        str | None,
+        typer.Option(help="For drafts; one that windows where a window is stated.", rich_help_panel=DEPLOYMENT),
+    ] = None
+    weights: Weights = None
+    kv: Kv = None
+    draft_kv: DraftKv = None
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="Share of GPU memory that may be filled.", rich_help_panel=DEPLOYMENT)
+    ] = None
+    max_running: Annotated[
+        str | None, typer.Option(help="Sequences that the server runs together.", rich_help_panel=DEPLOYMENT)
+    ] = None
+
+    def stated(self) -> dict[str, Any]:
+        """The fields of a deployment that are stated. Raises `InputError` for what is no whole number."""
+        counts = {name: _whole(getattr(self, name), flag_of(name)) for name in _COUNTS}
+        words = {name: getattr(self, name) for name in _WORDS}
+        return {name: value for name, value in (counts | words).items() if value is not None}
+
+
+@grouped
 def preflight(
     gpu: GpuName,
-    model: Annotated[
-        str | None, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.", show_default=False)
-    ] = None,
+    model: OptionalModel = None,
     from_command: Annotated[
         str | None,
         typer.Option(help="A launch command of SGLang or vLLM, a .sh script, or a .yaml or .json file of arguments."),
@@ -44,36 +83,12 @@ def preflight(
     system: SystemNames = None,
     context: Annotated[str | None, typer.Option(help="Tokens asked about; the longest served otherwise.")] = None,
     batch: Annotated[str, typer.Option(help="Sequences that all GPUs decode together.")] = "1",
-    depth: Annotated[
-        str | None, typer.Option(help="Tokens drafted per step; 0 is no speculation. Otherwise 3.")
-    ] = None,
-    window: Annotated[str | None, typer.Option(help="Recent tokens that drafts attend; all otherwise.")] = None,
-    sink: Annotated[str | None, typer.Option(help="First tokens that a windowed draft attends.")] = None,
-    tp: Annotated[str | None, typer.Option(help="Tensor-parallel GPUs.", rich_help_panel=DEPLOYMENT)] = None,
-    ep: Annotated[str | None, typer.Option(help="GPUs that hold whole experts.", rich_help_panel=DEPLOYMENT)] = None,
-    dp: Annotated[str | None, typer.Option(help="Data-parallel replicas.", rich_help_panel=DEPLOYMENT)] = None,
-    attention_backend: Annotated[
-        str | None, typer.Option(help="The engine's word; its default otherwise.", rich_help_panel=DEPLOYMENT)
-    ] = None,
-    draft_attention_backend: Annotated[
-        str | None,
-        typer.Option(help="For drafts; one that windows where a window is stated.", rich_help_panel=DEPLOYMENT),
-    ] = None,
-    weights: Weights = None,
-    kv: Kv = None,
-    draft_kv: DraftKv = None,
-    memory_fraction: Annotated[
-        float | None, typer.Option(help="Share of GPU memory that may be filled.", rich_help_panel=DEPLOYMENT)
-    ] = None,
-    max_running: Annotated[
-        str | None, typer.Option(help="Sequences that the server runs together.", rich_help_panel=DEPLOYMENT)
-    ] = None,
+    *,
+    server: Server,
     accept_length: Annotated[
         float | None, typer.Option(help="Mean tokens per step, bonus included.", rich_help_panel=ACCEPTANCE)
     ] = None,
-    alpha: Alpha = None,
-    survival: Survival = None,
-    conditional: Conditional = None,
+    rates: Rates,
     random_data: Annotated[
         bool, typer.Option("--random-data", help="It was measured on random tokens.", rich_help_panel=ACCEPTANCE)
     ] = False,
@@ -88,42 +103,25 @@ def preflight(
     from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.flags import load_grammar
     from wmtp_sim.catalog.systems import load_system
-    from wmtp_sim.cli.ranges import rates
     from wmtp_sim.preflight import preflight as look
+    from wmtp_sim.render.preflight import preflight_document, print_preflight
 
-    counts = {
-        "depth": depth,
-        "window": window,
-        "sink": sink,
-        "tp": tp,
-        "ep": ep,
-        "dp": dp,
-        "max_running": max_running,
-    }
-    words: dict[str, Any] = {
-        "attention_backend": attention_backend,
-        "draft_attention_backend": draft_attention_backend,
-        "kv": kv,
-        "draft_kv": draft_kv,
-        "memory_fraction": memory_fraction,
-    }
-    numbers = {name: _whole(text, f"--{name.replace('_', '-')}") for name, text in counts.items()}
-    options: dict[str, Any] = numbers | words
-    stated = {name: value for name, value in options.items() if value is not None}
+    stated = server.stated()
     asked = _whole(context, "--context")
     chosen = load_engine(engine, engine_set or ()) if engine is not None else None
     if from_command is not None:
         if stated:
-            flag = f"--{next(iter(stated)).replace('_', '-')}"
-            raise InputError(flag, "is given beside a command, which states it", "change the command")
+            raise InputError(
+                flag_of(next(iter(stated))), "is given beside a command, which states it", "change the command"
+            )
         subject: Any = read_command(from_command, chosen)
     else:
         if model is None:
             raise InputError("MODEL", "is missing", "name a model, or give --from-command")
         chosen = chosen or load_engine("sglang", engine_set or ())
         loading = {ours: word for word, ours in load_grammar(chosen.name).words["quantization"].items()}
-        if weights in loading:
-            stated["quantization"] = loading[weights]
+        if server.weights in loading:
+            stated["quantization"] = loading[server.weights]
         usual = {"depth": (load_system(system[0]).proposal.depth if system else None) or 3}
         subject = _deployment(model, chosen.name, asked, usual | stated)
     found = look(
@@ -132,26 +130,16 @@ def preflight(
         model=model,
         context=asked,
         batch=_whole(batch, "--batch") or 0,
-        weights=weights,
+        weights=server.weights,
         kv_pool_tokens=_whole(kv_pool_tokens, "--kv-pool-tokens"),
         random_data=random_data,
         system=system or (),
         engine=chosen,
         profile=profile,
         accept_length=accept_length,
-        alpha=alpha,
-        survival=rates(survival, "--survival"),
-        conditional=rates(conditional, "--conditional"),
+        **rates.keywords(),
     )
-    if as_json:
-        from wmtp_sim.render.preflight import preflight_document
-
-        typer.echo(json.dumps(preflight_document(found), allow_nan=False))
-    else:
-        from wmtp_sim.render.console import stdout_console
-        from wmtp_sim.render.preflight import print_preflight
-
-        print_preflight(found, stdout_console())
+    show(as_json, preflight_document, print_preflight, found)
     if not found.passed:
         raise typer.Exit(1)
 

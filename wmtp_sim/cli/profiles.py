@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from wmtp_sim.cli.options import JsonFlag
+from wmtp_sim.cli.output import console, print_json, show
 from wmtp_sim.errors import InputError
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, complete and schema-versioned.")]
 
 profiles_app = typer.Typer(help="The machine profiles.", invoke_without_command=True)
 
@@ -21,13 +21,9 @@ def profiles(context: typer.Context, as_json: JsonFlag = False) -> None:
     if context.invoked_subcommand is not None:
         context.obj = as_json
         return
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.profiles import print_profiles, profile_documents
 
-    if as_json:
-        _print_json(profile_documents())
-        return
-    print_profiles(stdout_console())
+    show(as_json, profile_documents, print_profiles)
 
 
 @profiles_app.command("show")
@@ -38,14 +34,13 @@ def profiles_show(
 ) -> None:
     """One profile: each kernel class's floor, shares, errors and measured range, and where they come from."""
     from wmtp_sim.catalog.profiles import dump, load_profile
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.profiles import print_profile
 
     profile = load_profile(name)
     if as_json or context.obj:
-        _print_json(json.loads(dump(profile)))
-        return
-    print_profile(profile, stdout_console())
+        print_json(json.loads(dump(profile)))
+    else:
+        print_profile(profile, console())
 
 
 @profiles_app.command("import")
@@ -63,7 +58,6 @@ def profiles_import(
 ) -> None:
     """Fit a profile on published operator times, as `wmtp calibrate` fits its own, and say whose they are."""
     from wmtp_sim.cli.calibrate import part_of_calibration
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.profiles import print_fit
 
     if source != "aiconfigurator":
@@ -75,7 +69,7 @@ def profiles_import(
     profile, reports = published.import_profile(system, backend or (), version=version, path=path, gpu=gpu)
     kept = profile if points else profile.model_copy(update={"measurements": ()})
     writing.write_profile(kept, out)
-    print_fit(profile, reports, stdout_console())
+    print_fit(profile, reports, console())
     typer.echo(f"wmtp: profile: {out}", err=True)
 
 
@@ -100,7 +94,6 @@ def validate(
     as_json: JsonFlag = False,
 ) -> None:
     """Hold predicted steps against measured ones, term by term, or against public measurements, by level."""
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.validation import print_validation, validation_document
     from wmtp_sim.validation import validate as validated
 
@@ -116,10 +109,7 @@ def validate(
     else:
         _refuse_run_flags(context)
     answer = validated(steps, profile=profile, gpu=gpu)
-    if as_json:
-        _print_json(validation_document(answer))
-        return
-    print_validation(answer, stdout_console())
+    show(as_json, validation_document, print_validation, answer)
 
 
 #: What only a run reads.
@@ -128,7 +118,6 @@ _RUN_FLAGS = ("model", "contexts", "depths", "batches", "budget")
 
 def _validate_field(context: typer.Context, against: str, as_json: bool) -> None:
     """Every public measurement that can be priced, beside its prediction."""
-    from wmtp_sim.render.console import stdout_console
     from wmtp_sim.render.field import field_document, print_field
     from wmtp_sim.validation import validate_field
 
@@ -138,11 +127,7 @@ def _validate_field(context: typer.Context, against: str, as_json: bool) -> None
         if _stated(context, name):
             flag = "STEPS" if name == "steps" else f"--{name}"
             raise InputError(flag, "does not go with --against", "each public row states its own; drop one of the two")
-    answer = validate_field()
-    if as_json:
-        _print_json(field_document(answer))
-        return
-    print_field(answer, stdout_console())
+    show(as_json, field_document, print_field, validate_field())
 
 
 def _refuse_run_flags(context: typer.Context) -> None:
@@ -176,7 +161,3 @@ def _run_bench(steps: Path, model: str, contexts: str, depths: str, batches: str
         raise typer.Exit(INTERRUPTED) from None
     if status:
         raise typer.Exit(status)  # it has said why
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, allow_nan=False))

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wmtp_sim.cli.options import (
     ACCEPTANCE,
-    AcceptanceSource,
-    AllToAll,
-    Alpha,
-    AttentionBackend,
-    Conditional,
-    Dp,
-    DpAttention,
-    DrafterName,
-    DraftKv,
-    DraftTp,
-    DraftWeights,
-    EngineName,
-    EngineSet,
-    ExpertParallel,
+    AcceptLength,
+    Deployment,
     GpuName,
-    HeadWeights,
     JsonFlag,
-    Kv,
-    Overlap,
-    ProfileName,
-    RoutingSkew,
-    Survival,
-    SystemNames,
-    Tp,
-    Weights,
+    OptionalModel,
+    SourcedRates,
     WindowedAcceptLength,
-    checked_source,
+    flag_of,
+    grouped,
+)
+from wmtp_sim.cli.output import console, print_json
+
+#: Options that a launch command states itself.
+_OF_A_COMMAND = (
+    *("tp", "dp", "draft_tp", "kv", "draft_kv", "dp_attention", "expert_parallel", "all_to_all"),
+    "attention_backend",
 )
 
 
+@grouped
 def recommend(
     gpu: GpuName,
     context: Annotated[
@@ -71,41 +62,16 @@ def recommend(
         Path | None,
         typer.Option(help="Write depths by batch alone in the engine's own syntax, for its line.", metavar="FILE.json"),
     ] = None,
-    accept_length: Annotated[
-        float | None,
-        typer.Option(help="Mean tokens per step, bonus included, at the depth of --at.", rich_help_panel=ACCEPTANCE),
-    ] = None,
+    accept_length: AcceptLength = None,
     windowed_accept_length: WindowedAcceptLength = None,
     at: Annotated[
         list[str] | None,
         typer.Option(help="Where the accept length holds: depth=3.", metavar="depth=N", rich_help_panel=ACCEPTANCE),
     ] = None,
-    alpha: Alpha = None,
-    survival: Survival = None,
-    conditional: Conditional = None,
-    acceptance_source: AcceptanceSource = "given",
-    engine: EngineName = "sglang",
-    engine_set: EngineSet = None,
-    attention_backend: AttentionBackend = None,
-    drafter: DrafterName = None,
-    system: SystemNames = None,
-    weights: Weights = None,
-    head_weights: HeadWeights = None,
-    draft_weights: DraftWeights = None,
-    kv: Kv = None,
-    draft_kv: DraftKv = None,
-    overlap: Overlap = 0.0,
-    routing_skew: RoutingSkew = 0.0,
-    tp: Tp = "1",
-    dp: Dp = "1",
-    dp_attention: DpAttention = False,
-    draft_tp: DraftTp = None,
-    expert_parallel: ExpertParallel = False,
-    all_to_all: AllToAll = False,
-    profile: ProfileName = None,
-    model: Annotated[
-        str | None, typer.Argument(help="Catalogue name (wmtp models), config.json, or its folder.", show_default=False)
-    ] = None,
+    *,
+    rates: SourcedRates,
+    deployment: Deployment,
+    model: OptionalModel = None,
     from_command: Annotated[
         str | None,
         typer.Option(
@@ -116,31 +82,29 @@ def recommend(
 ) -> None:
     """The best depth, draft KV policy, window and sink for a deployment, or none; and what would change that."""
     from wmtp_sim.api import recommend as recommend_deployment
-    from wmtp_sim.catalog.engines import load_engine
     from wmtp_sim.catalog.models import hub_name
     from wmtp_sim.cli.launching import (
         converted,
+        depth_table,
         launch,
         launch_by_batch,
         of_command,
         of_options,
-        refuse_no_table,
         with_formats,
     )
-    from wmtp_sim.cli.ranges import counting, doubling, rates, refuse_large, weighted
-    from wmtp_sim.render.files import check_output
+    from wmtp_sim.cli.ranges import counting, doubling, refuse_large, weighted
+    from wmtp_sim.render.files import check_output, write_text
 
-    source = checked_source(acceptance_source)
-    release = load_engine(engine, engine_set or ())
-    named = engine != "sglang" or bool(engine_set)  # else a command says by itself which engine it starts
-    options: dict[str, Any] = {"--tp": tp, "--dp": dp, "--draft-tp": draft_tp, "--kv": kv, "--draft-kv": draft_kv}
-    options |= {"--dp-attention": dp_attention, "--expert-parallel": expert_parallel, "--all-to-all": all_to_all}
-    options["--attention-backend"] = attention_backend
+    source = rates.source
+    release = deployment.release
+    named = deployment.engine != "sglang" or deployment.engine_set  # else a command says which engine it starts
+    options = {flag_of(name): getattr(deployment, name) for name in _OF_A_COMMAND}
     if from_command is None:
         started = of_options(model, release, options)
     else:
         started = of_command(from_command, release if named else None, {"MODEL": model, **options})
-    started = with_formats(started, weights, head_weights, draft_weights, drafter)
+    formats = deployment.weights, deployment.head_weights, deployment.draft_weights
+    started = with_formats(started, *formats, deployment.drafter)
     served = started.deployment
     for flag, path in (("--table", table), ("--by-batch", by_batch)):
         if path is not None:
@@ -151,6 +115,8 @@ def recommend(
     windows, sinks = doubling(window, "--window"), doubling(sink, "--sink")
     axes = {"--context": contexts, "--batch": batches, "--depth": drafted or [], "--window": windows, "--sink": sinks}
     refuse_large({flag: values for flag, values in axes.items() if values})
+    as_started = served.layout | {"engine": started.engine, "attention_backend": None}
+    as_started |= {"weights": deployment.weights or converted(started), "kv": served.kv, "draft_kv": served.draft_kv}
     found = recommend_deployment(
         hub_name(served.model),
         gpu,
@@ -164,52 +130,31 @@ def recommend(
         accept_length=accept_length,
         windowed_accept_length=windowed_accept_length,
         at_depth=_depth_of(at or ()),
-        conditional=rates(conditional, "--conditional"),
-        survival=rates(survival, "--survival"),
-        alpha=alpha,
         acceptance_source=source,
+        **rates.keywords(),
         slo_itl_s=None if slo_itl_ms is None else slo_itl_ms / 1e3,
         slo_certain=slo_certain,
         need=need,
         what_if=what_if,
-        engine=started.engine,
-        drafter=drafter,
-        system=system or (),
-        weights=weights or converted(started),
-        head_weights=head_weights,
-        draft_weights=draft_weights,
-        kv=served.kv,
-        draft_kv=served.draft_kv,
-        overlap=overlap,
-        routing_skew=routing_skew,
-        **served.layout,
-        profile=profile,
+        **(deployment.keywords() | as_started),
     )
     if table is not None:
-        refuse_no_table(found, "--table")
+        depth_table(found, "--table")  # refuses before anything is printed
     started_with = launch(found, started)
     depths = None if by_batch is None else launch_by_batch(found, started, by_batch)
     if as_json:
-        import json
-
         from wmtp_sim.render.recommend_document import recommend_document
 
-        typer.echo(json.dumps(recommend_document(found, started_with, depths), allow_nan=False))
+        print_json(recommend_document(found, started_with, depths))
     else:
-        from wmtp_sim.render.console import stdout_console
         from wmtp_sim.render.recommend import print_recommendation
 
-        print_recommendation(found, stdout_console(), started_with, depths)
+        print_recommendation(found, console(), started_with, depths)
     if table is not None:
-        import json
-
-        from wmtp_sim.render.files import write_text
         from wmtp_sim.render.recommend_document import table_document
 
         write_text(table, json.dumps(table_document(found), allow_nan=False) + "\n")
     if by_batch is not None and depths is not None:
-        from wmtp_sim.render.files import write_text
-
         write_text(by_batch, depths.content + "\n")
 
 

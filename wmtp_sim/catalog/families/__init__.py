@@ -13,8 +13,7 @@ from wmtp_sim.catalog.families.bailing import bailing_hybrid
 from wmtp_sim.catalog.families.deepseek import deepseek_v3, deepseek_v32
 from wmtp_sim.catalog.families.deepseek_v4 import deepseek_v4
 from wmtp_sim.catalog.families.gemma import gemma3, gemma4
-from wmtp_sim.catalog.families.glm import glm4_moe
-from wmtp_sim.catalog.families.glm_dsa import glm_moe_dsa
+from wmtp_sim.catalog.families.glm import glm4_moe, glm_moe_dsa
 from wmtp_sim.catalog.families.gpt_oss import gpt_oss
 from wmtp_sim.catalog.families.hybrids import falcon_h1, granitemoehybrid, jamba
 from wmtp_sim.catalog.families.kimi import kimi_k2, kimi_linear

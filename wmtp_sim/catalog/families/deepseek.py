@@ -5,8 +5,8 @@ The pieces (`mla`, `routed`, `sparse_layers`, `decoder`, `nextn`) serve every fa
 
 from __future__ import annotations
 
-from wmtp_sim.catalog.families.architecture import Architecture, max_context, merged
-from wmtp_sim.catalog.families.parts import layer_count, one_head, per_layer, refuse
+from wmtp_sim.catalog.families.architecture import Architecture, max_context
+from wmtp_sim.catalog.families.parts import layer_count, layers, one_head, per_layer, refuse, routed_experts
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.spec.model import Block, LatentAttention, Mlp, Moe, MtpHead, SparseIndexer
 
@@ -22,10 +22,9 @@ def deepseek_v32(config: Fields, root: Fields) -> Architecture:
 
 
 def _deepseek(config: Fields, attention: LatentAttention) -> Architecture:
-    layers = layer_count(config)
-    vocabulary = config.size("vocab_size") * config.size("hidden_size")
+    count, vocabulary = layer_count(config), config.size("vocab_size") * config.size("hidden_size")
     return Architecture(
-        blocks=decoder([attention] * layers, sparse_layers(config, layers), config),
+        blocks=decoder([attention] * count, sparse_layers(config, count), config),
         max_context=max_context(config),
         mtp=nextn(config, attention, copied_params=2 * vocabulary),
     )
@@ -58,42 +57,27 @@ def dsa_indexer(config: Fields, shared: bool = False) -> SparseIndexer:
 
 def routed(config: Fields) -> Moe:
     """Experts by DeepSeek's field names, with the correction bias of its ``noaux_tc`` routing."""
-    method = config.text("topk_method", default="noaux_tc")  # the only one that the transformers class knows
-    if method != "noaux_tc":
-        raise config.error("topk_method", f"{method[:40]!r} is unknown", "known: noaux_tc")
-    inner = config.size("moe_intermediate_size")
-    return Moe(
-        experts=config.size("n_routed_experts"),
-        top_k=config.size("num_experts_per_tok"),
-        inner=inner,
-        shared_inner=inner * config.count("n_shared_experts"),
-        correction_bias=True,
-    )
+    config.word("topk_method", "noaux_tc", default="noaux_tc")  # the only one that the transformers class knows
+    return routed_experts(config, "n_routed_experts", shared="n_shared_experts", correction_bias=True)
 
 
-def sparse_layers(config: Fields, layers: int) -> list[bool]:
+def sparse_layers(config: Fields, count: int) -> list[bool]:
     """Which layers are routed: as listed, or after the first ``first_k_dense_replace`` every ``moe_layer_freq``-th."""
     if "mlp_layer_types" in config:
-        return per_layer(config, "mlp_layer_types", of={"dense": False, "sparse": True}, length=layers)
+        return per_layer(config, "mlp_layer_types", of={"dense": False, "sparse": True}, length=count)
     dense = config.count("first_k_dense_replace")
     every = config.size("moe_layer_freq", default=1)  # absent from the transformers class, 1 in all releases
-    return [layer >= dense and layer % every == 0 for layer in range(layers)]
+    return [layer >= dense and layer % every == 0 for layer in range(count)]
 
 
 def decoder(attention: list[LatentAttention], sparse: list[bool], config: Fields) -> tuple[Block, ...]:
     """Layers of one mixer, one MLP or MoE, two norms."""
     dense, experts = Mlp(inner=config.size("intermediate_size")), routed(config)
-    return merged(
-        [
-            Block(mixers=(mixer,), channels=(experts if routes else dense,), norms=2)
-            for mixer, routes in zip(attention, sparse, strict=True)
-        ]
-    )
+    return layers(attention, [experts if routes else dense for routes in sparse])
 
 
 def nextn(config: Fields, attention: LatentAttention, copied_params: int = 0) -> MtpHead | None:
     """The NEXTN layer: enorm, hnorm, eh_proj, one routed layer, shared_head.norm. None when the config counts none."""
     if not one_head(config, "num_nextn_predict_layers", default=0):
         return None
-    block = Block(mixers=(attention,), channels=(routed(config),), norms=2)
-    return MtpHead(blocks=(block,), norms=3, copied_params=copied_params)
+    return MtpHead(blocks=layers([attention], [routed(config)]), norms=3, copied_params=copied_params)

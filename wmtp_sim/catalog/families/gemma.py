@@ -6,7 +6,7 @@ Shapes: transformers 5.24 ``gemma3`` and ``gemma4``.
 from __future__ import annotations
 
 from wmtp_sim.catalog.families.architecture import Architecture, max_context, merged
-from wmtp_sim.catalog.families.parts import gqa, layer_count, per_layer, refuse
+from wmtp_sim.catalog.families.parts import gqa, layer_count, layers, per_layer, refuse, routed_experts
 from wmtp_sim.catalog.families.vision import gemma3_vision, gemma4_vision
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.spec.model import Attention, Block, Mlp, Moe
@@ -42,9 +42,8 @@ def gemma3(config: Fields, root: Fields) -> Architecture:
         pattern = config.size("sliding_window_pattern", default=6)
         mixers = [sliding if (i + 1) % pattern else full for i in range(count)]
     mlp = Mlp(inner=config.size("intermediate_size"))
-    blocks = [Block(mixers=(mixer,), channels=(mlp,), norms=4) for mixer in mixers]
     return Architecture(
-        blocks=merged(blocks),
+        blocks=layers(mixers, [mlp] * count, norms=4),
         max_context=config.size("max_position_embeddings", default=131_072),
         vision_params=gemma3_vision(root, config.size("hidden_size")),
         vocab=config.size("vocab_size", default=262_208),
@@ -75,9 +74,7 @@ def gemma4(config: Fields, root: Fields) -> Architecture:
         value_from_key=config.flag("attention_k_eq_v"),
     )
     mlp = Mlp(inner=config.size("intermediate_size"))
-    channels: tuple[Mlp | Moe, ...] = (mlp,)
-    if config.flag("enable_moe_block"):
-        channels = (mlp, _gemma4_moe(config))
+    channels = (mlp, _gemma4_moe(config)) if config.flag("enable_moe_block") else (mlp,)
     kinds = {"full_attention": full, "sliding_attention": sliding}
     mixers = per_layer(config, "layer_types", of=kinds, length=layer_count(config))
     norms = 4 if len(channels) == 1 else 7
@@ -93,13 +90,8 @@ def gemma4(config: Fields, root: Fields) -> Architecture:
 
 def _gemma4_moe(config: Fields) -> Moe:
     """Beside the dense MLP, not instead of it. The router scales its input [hidden] and its experts [experts]."""
-    experts = config.size("num_experts")
-    return Moe(
-        experts=experts,
-        top_k=config.size("top_k_experts"),
-        inner=config.size("moe_intermediate_size"),
-        extra_params=config.size("hidden_size") + experts,
-    )
+    scales = config.size("hidden_size") + config.size("num_experts")
+    return routed_experts(config, top_k="top_k_experts", extra_params=scales)
 
 
 def _tied(config: Fields, root: Fields) -> bool:

@@ -6,15 +6,7 @@ Shapes: transformers 5.24 ``granitemoehybrid``, ``falcon_h1`` and ``jamba``.
 from __future__ import annotations
 
 from wmtp_sim.catalog.families.architecture import Architecture, max_context
-from wmtp_sim.catalog.families.parts import (
-    gqa,
-    layer_count,
-    layers,
-    per_layer,
-    refuse,
-    split_head_dim,
-    state_bytes,
-)
+from wmtp_sim.catalog.families.parts import gqa, layer_count, layers, per_layer, refuse, split_head_dim, state_bytes
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.spec.model import Attention, Block, Mamba1, Mamba2, Mlp, Moe
 

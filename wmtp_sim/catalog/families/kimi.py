@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from wmtp_sim.catalog.families.architecture import Architecture, max_context, merged
+from wmtp_sim.catalog.families.architecture import Architecture, max_context
 from wmtp_sim.catalog.families.deepseek import decoder, mla, sparse_layers
-from wmtp_sim.catalog.families.parts import layer_count
+from wmtp_sim.catalog.families.parts import layer_count, layers, routed_experts
 from wmtp_sim.catalog.fields import Fields
-from wmtp_sim.spec.model import Block, KimiDeltaAttention, Mlp, Moe
+from wmtp_sim.spec.model import KimiDeltaAttention, Mlp, Moe
 
 _NO_HEAD = "the config counts no head (num_nextn_predict_layers is 0) and Kimi's checkpoints hold none"
 
@@ -16,9 +16,9 @@ _NO_HEAD = "the config counts no head (num_nextn_predict_layers is 0) and Kimi's
 def kimi_k2(config: Fields, root: Fields) -> Architecture:
     """Kimi-K2; K2.5 nests the same text model beside a vision tower."""
     _no_head(config)
-    layers, attention = layer_count(config), mla(config)
+    count, attention = layer_count(config), mla(config)
     return Architecture(
-        blocks=decoder([attention] * layers, sparse_layers(config, layers), config),
+        blocks=decoder([attention] * count, sparse_layers(config, count), config),
         max_context=max_context(config),
         mtp_note=_NO_HEAD,
         vision_params=_vision_params(root),
@@ -28,22 +28,19 @@ def kimi_k2(config: Fields, root: Fields) -> Architecture:
 def kimi_linear(config: Fields, root: Fields) -> Architecture:
     """Kimi-Linear, and K3 with its attention residuals, output gates and latent experts."""
     _no_head(config)
-    layers = layer_count(config)
+    count = layer_count(config)
     delta, latent = _delta(config), mla(config, output_gate=config.flag("mla_use_output_gate", default=False))
     dense, experts = Mlp(inner=config.size("intermediate_size")), _experts(config)
     residual = "attn_res_block_size" in config
-    blocks = [
-        Block(
-            mixers=(delta if is_delta else latent,),
-            channels=(experts if routes else dense,),
-            norms=4 if residual else 2,
-            # Attention residuals: one score vector (h -> 1) beside the norm, before each half of a layer.
-            extra_params=2 * config.size("hidden_size") if residual else 0,
-        )
-        for is_delta, routes in zip(_delta_layers(config, layers), sparse_layers(config, layers), strict=True)
-    ]
+    blocks = layers(
+        [delta if is_delta else latent for is_delta in _delta_layers(config, count)],
+        [experts if routes else dense for routes in sparse_layers(config, count)],
+        norms=4 if residual else 2,
+        # Attention residuals: one score vector (h -> 1) beside the norm, before each half of a layer.
+        extra_params=2 * config.size("hidden_size") if residual else 0,
+    )
     return Architecture(
-        blocks=merged(blocks),
+        blocks=blocks,
         max_context=max_context(config),
         final_norms=2 if residual else 1,
         extra_params=config.size("hidden_size") if residual else 0,  # the last score vector
@@ -73,25 +70,23 @@ def _delta(config: Fields) -> KimiDeltaAttention:
     )
 
 
-def _delta_layers(config: Fields, layers: int) -> list[bool]:
+def _delta_layers(config: Fields, count: int) -> list[bool]:
     """Which layers are KDA. Both lists number the layers from 1 and together name each once."""
     linear = config.child("linear_attn_config")
     delta = linear.items("kda_layers", of=int)
     full = linear.items("full_attn_layers", of=int)
-    if sorted(delta + full) != list(range(1, layers + 1)):
-        raise linear.error("kda_layers", f"and full_attn_layers do not name each of layers 1 to {layers} once")
+    if sorted(delta + full) != list(range(1, count + 1)):
+        raise linear.error("kda_layers", f"and full_attn_layers do not name each of layers 1 to {count} once")
     named = set(delta)
-    return [layer in named for layer in range(1, layers + 1)]
+    return [layer in named for layer in range(1, count + 1)]
 
 
 def _experts(config: Fields) -> Moe:
     """Routed experts, in K3 inside a latent space; the shared expert works on the full width."""
-    inner = config.size("moe_intermediate_size")
-    return Moe(
-        experts=config.size("num_experts"),
-        top_k=config.size("num_experts_per_token"),
-        inner=inner,
-        shared_inner=inner * config.count("num_shared_experts"),
+    return routed_experts(
+        config,
+        top_k="num_experts_per_token",
+        shared="num_shared_experts",
         latent=config.optional_size("routed_expert_hidden_size"),
         latent_norm=config.flag("latent_moe_use_norm", default=False),
         correction_bias=True,
@@ -119,9 +114,6 @@ def _vision_params(root: Fields) -> int:
     merged_patches: int = math.prod(vision.items("merge_kernel_size", of=int, length=2))
     merged_width, text = vision.size("mm_hidden_size", default=width) * merged_patches, vision.size("text_hidden_size")
     projector = merged_width * (merged_width + text)
-    kind = vision.text("mm_projector_type")
-    if kind == "patchmergerv2":  # K3: no biases, RMSNorm after
-        return tower + projector + text
-    if kind == "patchmerger":  # K2.5: biases, LayerNorm before
-        return tower + projector + merged_width + text + 2 * width
-    raise vision.error("mm_projector_type", f"{kind[:40]!r} is unknown", "known: patchmerger, patchmergerv2")
+    if vision.word("mm_projector_type", "patchmerger", "patchmergerv2") == "patchmerger":
+        return tower + projector + merged_width + text + 2 * width  # K2.5: biases, LayerNorm before
+    return tower + projector + text  # K3: no biases, RMSNorm after

@@ -6,7 +6,7 @@ Shapes: transformers 5.24 ``mimo_v2_flash``, sglang 0.5.23 ``mimo.py``; heads: `
 from __future__ import annotations
 
 from wmtp_sim.catalog.families.architecture import Architecture, max_context
-from wmtp_sim.catalog.families.parts import gqa, layer_count, layers, one_head, per_layer, refuse
+from wmtp_sim.catalog.families.parts import gqa, layer_count, layers, one_head, per_layer, refuse, routed_experts
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.spec.model import Attention, Block, Mlp, Moe, MtpHead
 
@@ -33,12 +33,10 @@ def mimo_v2_flash(config: Fields, root: Fields) -> Architecture:
     sliding = _v2_attention(config, "swa_", sinks=config.flag("add_swa_attention_sink_bias"))
     sliding = sliding.model_copy(update={"window": config.size("sliding_window")})
     mlp = Mlp(inner=config.size("intermediate_size"))
-    inner = config.size("moe_intermediate_size")
-    moe = Moe(
-        experts=config.size("n_routed_experts"),
-        top_k=config.size("num_experts_per_tok"),
-        inner=inner,
-        shared_inner=config.count("n_shared_experts", default=0) * inner,
+    moe = routed_experts(
+        config,
+        "n_routed_experts",
+        shared="n_shared_experts" if "n_shared_experts" in config else None,
         correction_bias=config.text("topk_method") == "noaux_tc",
     )
     count = layer_count(config)

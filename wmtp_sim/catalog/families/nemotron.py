@@ -6,9 +6,9 @@ Shapes: transformers 5.24 ``nemotron_h``; the MTP head: sglang 0.5.23 ``nemotron
 from __future__ import annotations
 
 from wmtp_sim.catalog.families.architecture import Architecture, max_context, merged
-from wmtp_sim.catalog.families.parts import chosen, gqa, one_head, refuse, state_bytes
+from wmtp_sim.catalog.families.parts import chosen, gqa, one_head, refuse, routed_experts, state_bytes
 from wmtp_sim.catalog.fields import Fields
-from wmtp_sim.spec.model import Block, Mamba2, Mlp, Moe, MtpHead
+from wmtp_sim.spec.model import Block, Mamba2, Mlp, MtpHead
 
 
 def nemotron_h(config: Fields, root: Fields) -> Architecture:
@@ -57,12 +57,12 @@ def _attention(config: Fields) -> Block:
 
 def _moe(config: Fields) -> Block:
     """relu squared experts, in a latent space where ``moe_latent_size`` is set; the shared expert never is."""
-    moe = Moe(
-        experts=config.size("n_routed_experts"),
-        top_k=config.size("num_experts_per_tok"),
-        inner=config.size("moe_intermediate_size"),
+    moe = routed_experts(
+        config,
+        "n_routed_experts",
+        shared="n_shared_experts",
+        shared_inner="moe_shared_expert_intermediate_size",
         gated=False,
-        shared_inner=config.count("n_shared_experts") * config.size("moe_shared_expert_intermediate_size"),
         latent=config.optional_size("moe_latent_size"),
         correction_bias=True,
     )

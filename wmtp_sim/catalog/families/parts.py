@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from wmtp_sim.catalog.families.architecture import merged
 from wmtp_sim.catalog.fields import Fields
-from wmtp_sim.spec.model import Attention, Block, Channel, Mixer
+from wmtp_sim.spec.model import Attention, Block, Channel, Mixer, Moe
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -43,10 +43,15 @@ def per_layer(config: Fields, *names: str, of: Mapping[K, T], length: int | None
     return chosen(config, name, config.items(*names, of=type(next(iter(of))), length=length), of)
 
 
-def layers(mixers: Sequence[Mixer], channels: Sequence[Channel]) -> tuple[Block, ...]:
-    """Layers of one token mixer and one channel mixer, each behind a norm; equal ones merged."""
-    pairs = zip(mixers, channels, strict=True)
-    return merged([Block(mixers=(mixer,), channels=(channel,), norms=2) for mixer, channel in pairs])
+def layers(
+    mixers: Sequence[Mixer], channels: Sequence[Channel], norms: int = 2, extra_params: int = 0
+) -> tuple[Block, ...]:
+    """Layers of one token mixer and one channel mixer, by default each behind a norm; equal ones merged."""
+    found = [
+        Block(mixers=(mixer,), channels=(channel,), norms=norms, extra_params=extra_params)
+        for mixer, channel in zip(mixers, channels, strict=True)
+    ]
+    return merged(found)
 
 
 def refuse(config: Fields, *names: str) -> None:
@@ -74,6 +79,27 @@ def gqa(config: Fields, head_dim: int | None = None, **extras: Any) -> Attention
         v_head_dim=head_dim,
         **extras,
     )
+
+
+def routed_experts(
+    config: Fields,
+    count: str = "num_experts",
+    top_k: str = "num_experts_per_tok",
+    inner: str = "moe_intermediate_size",
+    shared: str | None = None,
+    shared_inner: str | None = None,
+    **extras: Any,
+) -> Moe:
+    """Experts by the names of the fields that count them, choose among them and size them.
+
+    ``shared`` counts experts that every token takes (one where it is not named), and ``shared_inner`` is their width,
+    else that of the others.
+    """
+    sizes = {"experts": config.size(count), "top_k": config.size(top_k), "inner": config.size(inner)}
+    if shared or shared_inner:
+        copies = config.count(shared) if shared else 1
+        sizes["shared_inner"] = copies * (config.size(shared_inner) if shared_inner else sizes["inner"])
+    return Moe(**sizes, **extras)
 
 
 def split_head_dim(config: Fields) -> int:

@@ -16,6 +16,7 @@ from wmtp_sim.catalog.families.parts import (
     one_head,
     per_layer,
     refuse,
+    routed_experts,
     split_head_dim,
     state_bytes,
 )
@@ -81,13 +82,8 @@ def _dense(config: Fields, attention: Attention) -> Architecture:
 
 def _moe(config: Fields, shared: bool = False) -> Moe:
     """Softmax router; Next and 3.5 add a shared expert behind a sigmoid gate of one output."""
-    return Moe(
-        experts=config.size("num_experts"),
-        top_k=config.size("num_experts_per_tok"),
-        inner=config.size("moe_intermediate_size"),
-        shared_inner=config.size("shared_expert_intermediate_size") if shared else 0,
-        shared_gate=shared,
-    )
+    width = "shared_expert_intermediate_size" if shared else None
+    return routed_experts(config, shared_inner=width, shared_gate=shared)
 
 
 def _sparse_channels(config: Fields, moe: Moe) -> list[Mlp | Moe]:

@@ -6,7 +6,7 @@ Shapes: sglang 0.5.23 ``step3p5.py`` and ``step3p5_mtp.py``.
 from __future__ import annotations
 
 from wmtp_sim.catalog.families.architecture import Architecture, max_context
-from wmtp_sim.catalog.families.parts import layer_count, layers, per_layer
+from wmtp_sim.catalog.families.parts import layer_count, layers, per_layer, routed_experts
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.spec.model import Attention, Mlp, Moe, MtpHead
 
@@ -44,13 +44,8 @@ def _attention(config: Fields, sizes: Fields, window: int | None) -> Attention:
 
 
 def _moe(config: Fields) -> Moe:
-    return Moe(
-        experts=config.size("moe_num_experts"),
-        top_k=config.size("moe_top_k"),
-        inner=config.size("moe_intermediate_size"),
-        shared_inner=config.size("share_expert_dim"),
-        correction_bias=config.flag("use_moe_router_bias"),
-    )
+    bias = config.flag("use_moe_router_bias")
+    return routed_experts(config, "moe_num_experts", "moe_top_k", shared_inner="share_expert_dim", correction_bias=bias)
 
 
 def _moe_layers(config: Fields) -> set[int]:

@@ -8,31 +8,21 @@ otherwise. Shapes: z-lab/dflash 0.1, SGLang 0.5.23 ``dflash.py``, ``dspark.py``,
 from __future__ import annotations
 
 from wmtp_sim.catalog.drafter_kinds import layer_fields
-from wmtp_sim.catalog.families.architecture import merged
+from wmtp_sim.catalog.families.parts import layers
 from wmtp_sim.catalog.fields import Fields
-from wmtp_sim.catalog.heads.parts import (
-    attention,
-    draft_vocab,
-    first_with,
-    plain_layers,
-    positions,
-    same,
-    same_target,
-    windows,
-)
+from wmtp_sim.catalog.heads.parts import Places, attention, plain_layers, positions, same, same_target, windows
 from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import Block, Mlp, Model, Projection
 from wmtp_sim.spec.precision import GroupFormats
 
-_SECTIONS = ("dspark_config", "domino_config", "dflash_config")
 _LAYER_IDS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 
 
 def dflash(config: Fields, target: Model) -> Drafter:
     """A DFlash drafter, or what corrects one where the config has its fields."""
-    if first_with(_places(config), "markov_rank"):
+    if _places(config).first("markov_rank"):
         return dspark(config, target)
-    if first_with(_places(config), "projector_type"):
+    if _places(config).first("projector_type"):
         return domino(config, target)
     return _backbone(config, target, "DFlash", sampled=False)
 
@@ -45,22 +35,20 @@ def dspark(config: Fields, target: Model) -> Drafter:
     # the speculators format and vLLM read an absent flag differently
     sampled = None if "transformer_layer_config" in config else True
     drafter = _backbone(config, target, "DSpark", sampled)
-    rank, hidden = _stated(config, "markov_rank").size("markov_rank"), drafter.hidden
-    kind = _stated(config, "markov_head_type").text("markov_head_type")
-    before = {
+    places, hidden = _places(config), drafter.hidden
+    rank = places.stating("markov_rank").size("markov_rank")
+    kinds = {
         "vanilla": (),
         "gated": (Projection(name="markov_gate", k=hidden + rank, n=rank),),
         "rnn": (Projection(name="markov_rnn", k=hidden + 2 * rank, n=3 * rank),),
     }
-    if kind not in before:
-        place = _stated(config, "markov_head_type")
-        raise place.error("markov_head_type", f"{kind[:40]!r} is unknown", f"known: {', '.join(before)}")
-    confident = _stated(config, "enable_confidence_head").flag("enable_confidence_head", default=False)
+    before = kinds[places.stating("markov_head_type").word("markov_head_type", *kinds)]
+    confident = places.flag("enable_confidence_head")
     small = hidden + rank + 1 if confident else 0
-    table, biases = target.vocab * rank, sum(each.n for each in before[kind])
+    table, biases = target.vocab * rank, sum(each.n for each in before)
     return drafter.model_copy(
         update={
-            "micro": (*before[kind], Projection(name="markov_w2", k=rank, n=drafter.vocab)),
+            "micro": (*before, Projection(name="markov_w2", k=rank, n=drafter.vocab)),
             "extra_params": drafter.extra_params + table + biases + small,
         }
     )
@@ -68,15 +56,14 @@ def dspark(config: Fields, target: Model) -> Drafter:
 
 def domino(config: Fields, target: Model) -> Drafter:
     """A DFlash drafter with a GRU over the drafted tokens and a low-rank matrix that corrects their logits."""
-    place = _stated(config, "projector_type")
-    if (kind := place.text("projector_type")) != "domino":
-        raise place.error("projector_type", f"{kind[:40]!r} is unknown", "known: domino")
+    places = _places(config)
+    places.stating("projector_type").word("projector_type", "domino")
     drafter = _backbone(config, target, "Domino", sampled=False)
     if drafter.own_lm_head:
         raise config.error("draft_vocab_size", "a Domino drafter has its target's vocabulary", "another kind's config?")
     hidden = drafter.hidden
-    state = _stated(config, "gru_hidden_dim").size("gru_hidden_dim")
-    rank = _stated(config, "emb_dim").size("emb_dim")
+    state = places.stating("gru_hidden_dim").size("gru_hidden_dim")
+    rank = places.stating("emb_dim").size("emb_dim")
     micro = (
         Projection(name="gru_input", k=hidden, n=3 * state),
         Projection(name="gru_state", k=state, n=3 * state),
@@ -88,29 +75,27 @@ def domino(config: Fields, target: Model) -> Drafter:
 
 def _backbone(config: Fields, target: Model, kind: str, sampled: bool | None) -> Drafter:
     """The drafter without corrections; ``sampled``: whether its anchor's row drafts, too, where nothing is stated."""
-    layer = layer_fields(config)
+    layer, places = layer_fields(config), _places(config)
     plain_layers(layer)
     hidden = same_target(config, layer, target)
     narrower = hidden != target.hidden
-    own_embedding = narrower or _flag(config, "has_embed_tokens")
+    own_embedding = narrower or places.flag("has_embed_tokens")
     if not own_embedding:
         same(layer, "vocab_size", target.vocab)
-    vocab = _vocab(config, target)
-    own_lm_head = narrower or vocab != target.vocab or _flag(config, "has_own_lm_head", "has_lm_head")
-    anchor = _stated(config, "sample_from_anchor")
-    samples = (
-        anchor.flag("sample_from_anchor") if sampled is None else anchor.flag("sample_from_anchor", default=sampled)
-    )
-    size = _stated(config, "block_size").size("block_size")
+    vocab = places.vocab(target) or target.vocab
+    own_lm_head = narrower or vocab != target.vocab or places.flag("has_own_lm_head", "has_lm_head")
+    name = "sample_from_anchor"
+    anchor = places.stating(name)
+    samples = anchor.flag(name) if sampled is None else anchor.flag(name, default=sampled)
+    size = places.stating("block_size").size("block_size")
+    joined = _fused(config, target) * target.hidden
     return Drafter(
         kind="block",
         name=f"{kind} drafter of {target.name}",
         hidden=hidden,
         vocab=vocab,
         blocks=_blocks(config, layer),
-        projections=(
-            Projection(name="fuse_proj", k=_fused(config, target) * target.hidden, n=hidden, every_step=False),
-        ),
+        projections=(Projection(name="fuse_proj", k=joined, n=hidden, every_step=False),),
         norms=1,
         extra_params=hidden,  # the norm of the joined states
         formats=GroupFormats() if own_lm_head else GroupFormats(lm_head=target.precision.target.lm_head),
@@ -124,26 +109,28 @@ def _backbone(config: Fields, target: Model, kind: str, sampled: bool | None) ->
 
 def _blocks(config: Fields, layer: Fields) -> tuple[Block, ...]:
     """Layers of attention with norms of q and k, and one MLP; ``use_swa`` of its own section slides them all."""
-    sinks = _flag(config, "attention_sink_bias", "add_swa_attention_sink_bias")
+    places = _places(config)
+    sinks = places.flag("attention_sink_bias", "add_swa_attention_sink_bias")
     full, mlp = attention(layer, normed=True, sinks=sinks), Mlp(inner=layer.size("intermediate_size"))
     found = windows(layer)
-    if _flag(config, "use_swa") and not any(found):
-        place = first_with([*_places(config), layer], "swa_window_size") or (layer, "sliding_window")
+    if places.flag("use_swa") and not any(found):
+        place = places.first("swa_window_size") or (layer, "sliding_window")
         found = [place[0].size(place[1])] * len(found)
     mixers = [full.model_copy(update={"window": window}) for window in found]
-    return merged([Block(mixers=(mixer,), channels=(mlp,), norms=2) for mixer in mixers])
+    return layers(mixers, [mlp] * len(mixers))
 
 
 def _fused(config: Fields, target: Model) -> int:
     """The target's states that are joined: as many as are listed, else one for each layer of the drafter."""
-    if not _flag(config, "use_aux_hidden_state", default=True):
-        place = _stated(config, "use_aux_hidden_state")
+    places = _places(config)
+    if not places.flag("use_aux_hidden_state", default=True):
+        place = places.stating("use_aux_hidden_state")
         raise place.error("use_aux_hidden_state", "false: a drafter without the target's states is not priced")
-    listed = first_with(_places(config), *_LAYER_IDS)
+    listed = places.first(*_LAYER_IDS)
     if listed is None and "transformer_layer_config" in config:
         listed = (config, "aux_hidden_state_layer_ids")  # which that format needs
     if listed is None:
-        same(_stated(config, "num_target_layers"), "num_target_layers", target.layers)
+        same(places.stating("num_target_layers"), "num_target_layers", target.layers)
         return layer_fields(config).size("num_hidden_layers")
     fields, name = listed
     ids = fields.items(name, of=int)
@@ -153,26 +140,5 @@ def _fused(config: Fields, target: Model) -> int:
     return len(ids)
 
 
-def _vocab(config: Fields, target: Model) -> int:
-    """Rows of the matrix that gives logits: as stated, else the target's; the speculators format must state them."""
-    place = _stated(config, "draft_vocab_size")
-    if "draft_vocab_size" in place or "transformer_layer_config" in config:
-        return draft_vocab(place, target)
-    return target.vocab
-
-
-def _places(config: Fields) -> list[Fields]:
-    """Where a block drafter's own fields may stand: in its section, beside it, or with its layer's sizes."""
-    sections = [config.child(name) for name in _SECTIONS if name in config]
-    return [*sections, config, layer_fields(config)]
-
-
-def _stated(config: Fields, name: str) -> Fields:
-    """Where a field is stated; the document itself where it is missing."""
-    found = first_with(_places(config), name)
-    return config if found is None else found[0]
-
-
-def _flag(config: Fields, *names: str, default: bool = False) -> bool:
-    found = first_with(_places(config), *names)
-    return default if found is None else found[0].flag(found[1])
+def _places(config: Fields) -> Places:
+    return Places(config, "dspark_config", "domino_config", "dflash_config")

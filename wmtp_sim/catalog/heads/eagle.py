@@ -11,7 +11,7 @@ from wmtp_sim.catalog.families.architecture import merged
 from wmtp_sim.catalog.families.deepseek import decoder, mla, sparse_layers
 from wmtp_sim.catalog.families.parts import layer_count
 from wmtp_sim.catalog.fields import Fields
-from wmtp_sim.catalog.heads.parts import attention, draft_vocab, first_with, positions, same, same_target, windows
+from wmtp_sim.catalog.heads.parts import Places, attention, positions, same, same_target, windows
 from wmtp_sim.spec.drafter import Drafter, DrafterKind
 from wmtp_sim.spec.model import Attention, Block, LatentAttention, Mlp, Model, Projection
 from wmtp_sim.spec.network import full_attention
@@ -32,8 +32,9 @@ def eagle3(config: Fields, target: Model) -> Drafter:
 
     A parallel one has layers behind the first, a learnt state for its masks, and as a rule an embedding of its own.
     """
-    layer, places = layer_fields(config), _places(config)
-    parallel = _names_parallel(config) or any(_says(places, name) for name in _PARALLEL)
+    layer, places = layer_fields(config), Places(config, "eagle_config")
+    marks = (fields.values.get(name) for fields in places.all for name in _PARALLEL)
+    parallel = _names_parallel(config) or any(mark not in (None, False) for mark in marks)
     if not parallel:
         _one_layer(layer)
     hidden = same_target(config, layer, target)
@@ -44,18 +45,18 @@ def eagle3(config: Fields, target: Model) -> Drafter:
         target,
         _attention(config, layer),
         layer.size("intermediate_size"),
-        _vocab(config, places, target),
+        places.vocab(target),
         hidden=hidden,
         fused=fused,
         windows=windows(layer),
         kind="parallel" if parallel else "eagle",
         name=f"{'P-EAGLE' if parallel else 'EAGLE-3'} head of {target.name}",
     )
-    wide = int(any(_flag(places, name) for name in _NORMED)) + int(parallel)
-    trained = _flag(places, "embed_requires_grad", default=parallel and "transformer_layer_config" in config)
+    wide = int(any(places.flag(name) for name in _NORMED)) + int(parallel)
+    trained = places.flag("embed_requires_grad", default=parallel and "transformer_layer_config" in config)
     return drafter.model_copy(
         update={
-            "extra_params": wide * fused * target.hidden + (hidden if _flag(places, "bias") else 0),
+            "extra_params": wide * fused * target.hidden + (hidden if places.flag("bias") else 0),
             "embedding_rows": target.vocab if trained else drafter.embedding_rows,
             "block": _proposed(config) if parallel else 0,
             "max_positions": positions(layer),
@@ -178,13 +179,6 @@ def _one_layer(layer: Fields) -> None:
         raise layer.error("num_hidden_layers", "only one-layer EAGLE heads are known", "expected 1")
 
 
-def _vocab(config: Fields, places: list[Fields], target: Model) -> int | None:
-    """Rows of a vocabulary matrix of its own, which the speculators format must state; None reads the target's."""
-    place = _stated(places, "draft_vocab_size")
-    own = "draft_vocab_size" in place or "transformer_layer_config" in config
-    return draft_vocab(place, target) if own else None
-
-
 def _attention(config: Fields, layer: Fields) -> Attention | LatentAttention:
     """Latent attention where a latent's rank is stated; else q and k have norms where the layer is Qwen3's."""
     if "kv_lora_rank" in layer:
@@ -204,13 +198,13 @@ def _read_width(mixer: Attention | LatentAttention) -> int:
     return mixer.q_heads * mixer.head_dim + mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
 
 
-def _fused(places: list[Fields]) -> int:
+def _fused(places: Places) -> int:
     """The target's states that are joined: as stated, as many as are listed, or low, middle and high."""
-    if not _flag(places, "use_aux_hidden_state", default=True):
+    if not places.flag("use_aux_hidden_state", default=True):
         return 0
-    if stated := first_with(places, "num_aux_hidden_states"):
+    if stated := places.first("num_aux_hidden_states"):
         return stated[0].size(stated[1])
-    listed = first_with(places, "eagle_aux_hidden_state_layer_ids")
+    listed = places.first("eagle_aux_hidden_state_layer_ids")
     return FUSED if listed is None else len(listed[0].items(listed[1], of=int)) or FUSED
 
 
@@ -221,10 +215,6 @@ def _names_parallel(config: Fields) -> bool:
     return any(name.lower().replace("-", "").startswith("peagle") for name in names)
 
 
-def _says(places: list[Fields], name: str) -> bool:
-    return any(fields.values.get(name) not in (None, False) for fields in places)
-
-
 def _proposed(config: Fields) -> int:
     """The rows of a block, one more than the tokens that the speculators format states; 0 where nothing is stated."""
     if "speculators_config" not in config:
@@ -232,19 +222,3 @@ def _proposed(config: Fields) -> int:
     methods = config.child("speculators_config").items("proposal_methods", of=dict)
     where = f"{config.where}: speculators_config: proposal_methods"
     return Fields(methods[0], where).size("speculative_tokens") + 1 if methods else 0
-
-
-def _places(config: Fields) -> list[Fields]:
-    """Where an EAGLE head's own fields may stand."""
-    own = [config.child("eagle_config")] if "eagle_config" in config else []
-    return [*own, config, layer_fields(config)]
-
-
-def _stated(places: list[Fields], name: str) -> Fields:
-    found = first_with(places, name)
-    return places[-2] if found is None else found[0]
-
-
-def _flag(places: list[Fields], name: str, default: bool = False) -> bool:
-    found = first_with(places, name)
-    return default if found is None else found[0].flag(name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from wmtp_sim.catalog.families.parts import layer_count, per_layer
+from wmtp_sim.catalog.drafter_kinds import layer_fields
+from wmtp_sim.catalog.families.parts import gqa, layer_count, per_layer, split_head_dim
 from wmtp_sim.catalog.fields import Fields
 from wmtp_sim.catalog.toml_files import complaint
 from wmtp_sim.spec.model import Attention, Model
@@ -27,30 +28,12 @@ def same_target(config: Fields, layer: Fields, target: Model) -> int:
     return layer.size("hidden_size")
 
 
-def draft_vocab(fields: Fields, target: Model) -> int:
-    """Draft tokens, where a head has a vocabulary of its own: at most the target's."""
-    vocab = fields.size("draft_vocab_size")
-    if vocab > target.vocab:
-        raise fields.error("draft_vocab_size", f"{vocab} is more than the target's {target.vocab}", "another target's?")
-    return vocab
-
-
 def attention(layer: Fields, normed: bool, sinks: bool = False) -> Attention:
     """A layer's attention over the whole context; ``normed`` layers have Qwen3's norms of q and k, per head."""
-    hidden, heads = layer.size("hidden_size"), layer.size("num_attention_heads")
-    head_dim = layer.size("head_dim", default=hidden // heads)
-    kv_heads, bias = layer.size("num_key_value_heads"), layer.flag("attention_bias", default=False)
+    bias, norms = layer.flag("attention_bias", default=False), "per_head" if normed else "none"
+    head_dim = split_head_dim(layer)
     try:
-        return Attention(
-            q_heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            v_head_dim=head_dim,
-            qkv_bias=bias,
-            o_bias=bias,
-            qk_norm="per_head" if normed else "none",
-            sink_logits=sinks,
-        )
+        return gqa(layer, head_dim, qkv_bias=bias, o_bias=bias, qk_norm=norms, sink_logits=sinks)
     except ValidationError as error:
         raise complaint(error, f"{layer.where}: num_attention_heads") from None
 
@@ -85,6 +68,35 @@ def positions(layer: Fields) -> int:
     return layer.count("max_position_embeddings", default=0)
 
 
-def first_with(places: list[Fields], *names: str) -> tuple[Fields, str] | None:
-    """The first place that states one of some fields, and which; None where none does."""
-    return next(((fields, name) for fields in places for name in names if name in fields), None)
+class Places:
+    """Where a head's own fields may stand: in a section of their own, beside it, or with its layer's sizes."""
+
+    def __init__(self, config: Fields, *sections: str) -> None:
+        self.config = config
+        self.all = [config.child(name) for name in sections if name in config] + [config, layer_fields(config)]
+
+    def first(self, *names: str) -> tuple[Fields, str] | None:
+        """The first place that states one of some fields, and which; None where none does."""
+        return next(((fields, name) for fields in self.all for name in names if name in fields), None)
+
+    def stating(self, name: str) -> Fields:
+        """Where a field is stated; the document itself where it is missing."""
+        found = self.first(name)
+        return self.config if found is None else found[0]
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        found = self.first(*names)
+        return default if found is None else found[0].flag(found[1])
+
+    def vocab(self, target: Model) -> int | None:
+        """Draft tokens of a head with a vocabulary of its own, at most the target's; None where it has the target's.
+
+        The speculators format must state them.
+        """
+        place = self.stating("draft_vocab_size")
+        if "draft_vocab_size" not in place and "transformer_layer_config" not in self.config:
+            return None
+        vocab, most = place.size("draft_vocab_size"), target.vocab
+        if vocab > most:
+            raise place.error("draft_vocab_size", f"{vocab} is more than the target's {most}", "another target's?")
+        return vocab
