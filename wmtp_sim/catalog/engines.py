@@ -164,7 +164,7 @@ def _sources_over(below: dict[str, str], document: dict[str, Any], file: str) ->
     own = document.get("sources", {})
     if not (isinstance(own, dict) and all(isinstance(source, str) for source in own.values())):
         return own  # for validation to refuse
-    said = [path for name in document.keys() - TITLES - {"sources"} for path in _paths(document[name], name)]
+    said = [path for name in sorted(document.keys() - TITLES - {"sources"}) for path in _paths(document[name], name)]
     kept = {known: source for known, source in below.items() if not any(lies_under(known, path) for path in said)}
     return kept | {path: source_among(own, path) or f"stated in {file}" for path in said} | own
 
