@@ -34,15 +34,9 @@ _BISECTIONS = 53
 
 
 def accept_length(acceptance: Acceptance, depth: ArrayLike) -> FloatArray:
-    """Mean tokens committed per step at each depth, bonus token included.
+    """Mean tokens committed per step at each depth, bonus token included: AL = 1 + S_1 + ... + S_depth.
 
-    Args:
-        acceptance: however it was stated.
-        depth: whole numbers of any shape.
-
-    Returns:
-        AL = 1 + S_1 + ... + S_depth, with the depths' shape broadcast with the acceptance's (for rates, their
-        shape less the last axis).
+    Its shape is the depths' broadcast with the acceptance's (for rates, their shape less the last axis).
 
     Raises:
         InputError: by the acceptance's flag, where it does not cover a depth; an accept length covers the depth
@@ -193,12 +187,8 @@ def alpha_from_accept_length(accept_length: ArrayLike, depth: ArrayLike) -> Floa
 def speedup_closed_form(alpha: ArrayLike, depth: ArrayLike, draft_cost_ratio: ArrayLike) -> FloatArray:
     """Leviathan's wall-time factor (1 - alpha^(g+1)) / ((1 - alpha)(g c + 1)). Broadcasts.
 
-    It supposes that verifying depth + 1 rows takes as long as one base step, and that nothing else takes time.
-
-    Args:
-        alpha: constant conditional rate.
-        depth: g, tokens drafted per step.
-        draft_cost_ratio: c, time of one draft forward over time of one base step.
+    ``depth`` is g, ``draft_cost_ratio`` c: the time of one draft forward over that of one base step. It supposes that
+    verifying depth + 1 rows takes as long as one base step, and that nothing else takes time.
 
     Raises:
         InputError: ``--alpha``, ``--depth``, or ``draft_cost_ratio`` unless finite and at least 0.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from wmtp_sim.decide.choice import plainest
 from wmtp_sim.decide.options import Option, OptionSpace, Priced
+from wmtp_sim.decide.thresholds import held_intervals
 from wmtp_sim.spec.acceptance import Acceptance
 from wmtp_sim.spec.mix import Mix
 from wmtp_sim.spec.workload import FloatArray
@@ -143,7 +144,7 @@ def _over(mix: Mix, rates: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class _Switching:
-    """Options of one draft KV: places [K - 1] in the space's options, and accept lengths, 1 at depth 0 first; [K]."""
+    """Options of one draft KV: places [K - 1] in the space's options, depths, 0 first [K], and accept lengths [O]."""
 
     space: OptionSpace
     places: NDArray[np.int64]
@@ -159,18 +160,12 @@ class _Switching:
         if not places.size:
             return None
         depths = (0, *(space.options[place].depth for place in places))
-        return cls(space, places, depths, np.concatenate([[1.0], lengths[places]]))
+        return cls(space, places, depths, lengths)
 
     def rates(self, priced: Priced) -> FloatArray:
         """Tokens/s of one request at every depth; [..., K, C, B]."""
-        drafting = priced.seconds[..., self.places, :, :]
-        seconds = np.concatenate([priced.idle_s[..., np.newaxis, :, :], drafting], axis=-3)
-        lengths = self.lengths[:, np.newaxis, np.newaxis]
-        if priced.lasting is not None:
-            lasting = priced.lasting[..., self.places, :, :]
-            kept = np.concatenate([np.ones_like(lasting[..., :1, :, :]), lasting], axis=-3)
-            lengths = 1.0 + (lengths - 1.0) * kept
-        return np.asarray(lengths / seconds)
+        drafting = (priced.lengths(self.lengths) / priced.seconds)[..., self.places, :, :]
+        return np.concatenate([1.0 / priced.idle_s[..., np.newaxis, :, :], drafting], axis=-3)
 
     def flags(self, contexts: FloatArray, batches: FloatArray) -> NDArray[np.bool_]:
         """Whether each depth is the best, and whether it is kept; [..., 2, K, C, B]. Neither where nothing fits."""
@@ -194,8 +189,8 @@ def _rows(switching: _Switching, batches: FloatArray, ends: Interval) -> tuple[R
         bands: list[dict[int, list[Interval]]] = [{}, {}]
         for kind, place in np.ndindex(2, len(switching.depths)):
             mine = (edges[:, 0] == kind) & (edges[:, 1] == place) & (edges[:, 3] == column)
-            states = flags[kind, place, :, column]
-            intervals = _intervals(bool(states[0]), sorted(last[mine].astype(int).tolist()), contexts)
+            stops = [int(contexts[0]) - 1, *sorted(last[mine].astype(int).tolist()), int(contexts[-1])]
+            intervals = held_intervals(bool(flags[kind, place, 0, column]), stops)
             if intervals:
                 bands[kind][switching.depths[place]] = intervals
         rows.append(Row(int(batch), *bands))
@@ -205,24 +200,12 @@ def _rows(switching: _Switching, batches: FloatArray, ends: Interval) -> tuple[R
 def _narrowed(switching: _Switching, edges: NDArray[np.int64], contexts: FloatArray, batches: FloatArray) -> FloatArray:
     """The last context before each edge: all intervals are cut side by side until their ends are neighbours."""
     kinds, places, at, columns = edges.T
+    each = np.arange(len(edges))
     low, high = contexts[at], contexts[at + 1]
     while (high - low > 1).any():
         cuts = np.rint(low[:, np.newaxis] + (high - low)[:, np.newaxis] * np.arange(PARTS + 1) / PARTS)
         flags = switching.flags(cuts, batches[columns][:, np.newaxis])[..., 0]  # edge, kind, depth, cut
-        ours = flags[np.arange(len(edges)), kinds, places]
+        ours = flags[each, kinds, places]
         first = (ours != ours[:, :1]).argmax(axis=1)
-        each = np.arange(len(edges))
         low, high = cuts[each, first - 1], cuts[each, first]
     return np.asarray(low)
-
-
-def _intervals(starts_inside: bool, last: list[int], contexts: FloatArray) -> list[Interval]:
-    """Closed intervals from the contexts after which a flag changes."""
-    starts = [int(contexts[0])] if starts_inside else []
-    for place, before in enumerate(last):
-        if starts_inside == bool(place % 2):
-            starts.append(before + 1)
-    stops = [before for place, before in enumerate(last) if starts_inside != bool(place % 2)]
-    if len(stops) < len(starts):
-        stops.append(int(contexts[-1]))
-    return list(zip(starts, stops, strict=True))

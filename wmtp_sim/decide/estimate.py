@@ -39,29 +39,17 @@ class StepCost:
     @classmethod
     def of(cls, step: Step) -> StepCost:
         total = step.total
-        return cls(
-            step_s=np.asarray(total.seconds),
-            low_s=np.asarray(total.low),
-            high_s=np.asarray(total.high),
-            bound_s=np.asarray(total.bound),
-            terms={name: np.asarray(step.term(name)) for name in TERMS},
-        )
+        seconds, low, high, bound = map(np.asarray, (total.seconds, total.low, total.high, total.bound))
+        return cls(seconds, low, high, bound, {name: np.asarray(step.term(name)) for name in TERMS})
 
     def where_drafting(self, depth: FloatArray, base: StepCost) -> StepCost:
         """This cost where tokens are drafted, the base step's where depth is 0."""
         if np.all(depth > 0):
             return self
-
-        def chosen(ours: FloatArray, theirs: FloatArray) -> FloatArray:
-            return np.where(depth > 0, ours, theirs)
-
-        return StepCost(
-            step_s=chosen(self.step_s, base.step_s),
-            low_s=chosen(self.low_s, base.low_s),
-            high_s=chosen(self.high_s, base.high_s),
-            bound_s=chosen(self.bound_s, base.bound_s),
-            terms={name: chosen(self.terms[name], base.terms[name]) for name in TERMS},
-        )
+        names = ("step_s", "low_s", "high_s", "bound_s")
+        chosen = {name: np.where(depth > 0, getattr(self, name), getattr(base, name)) for name in names}
+        terms = {name: np.where(depth > 0, self.terms[name], base.terms[name]) for name in TERMS}
+        return StepCost(**chosen, terms=terms)
 
 
 @dataclass(frozen=True)
@@ -146,6 +134,16 @@ class Estimate:
         """Who drafts in the plainest system; None where nobody's matrices do."""
         return self.systems[0].drafter if self.systems else None
 
+    @property
+    def release(self) -> str:
+        """The engine and its version, in words."""
+        return f"{self.engine.name} {self.engine.version}"
+
+    @property
+    def title(self) -> str:
+        """What runs where, in words."""
+        return f"{self.model.name} on {self.machine.gpu.name}, {self.release}"
+
     def system(self, name: str) -> Speculation:
         """A system of the answer by its name."""
         return next(each for each in self.systems if each.name == name)
@@ -203,6 +201,11 @@ class Estimate:
             for each in self.systems
         }
 
+    @property
+    def costs(self) -> dict[str, StepCost]:
+        """Cost of ``base`` and of every system's step; a base step's where depth is 0."""
+        return {"base": self.base, **{name: result.cost for name, result in self.policies.items()}}
+
     def stated(self, speculation: Speculation) -> Acceptance | None:
         """The acceptance of a system: its own, or that of windowed drafts, where one was stated."""
         windowed = self.windowed_acceptance if speculation.windowed else None
@@ -247,10 +250,8 @@ class Estimate:
         """
         speculation = speculation or self.systems[0]
         acceptance = self.stated(speculation)
-        most = DEEPEST_SEARCHED
         rates = getattr(acceptance, "rates", None)
-        if rates is not None:
-            most = min(most, rates.shape[-1])
+        most = DEEPEST_SEARCHED if rates is None else min(DEEPEST_SEARCHED, rates.shape[-1])
         depths = np.arange(1, most + 1).reshape(-1, *(1 for _ in self.work.shape))
         free = replace(speculation, depth=None)
         composer = replace(self._composer, work=replace(self.work, depth=depths.astype(float)), _priced={})
@@ -259,7 +260,6 @@ class Estimate:
         if acceptance is not None:
             length = accepted(at_depth(acceptance, depths), free, depths, self.work.context)
         deepest_win = np.max(np.where(length >= cost, depths, 0), axis=0)
-        basis: Basis = "full" if acceptance is None else "stated"
-        if isinstance(acceptance, AcceptLength):
-            basis = "assumed"
+        assumed = isinstance(acceptance, AcceptLength)
+        basis: Basis = "full" if acceptance is None else "assumed" if assumed else "stated"
         return LosingDepth(np.where(deepest_win < most, deepest_win + 1, 0), most, basis)

@@ -23,12 +23,11 @@ DRAFTERS: dict[DrafterKind, str] = {
 def unmeasured(estimate: Estimate) -> tuple[str, ...]:
     """What was never measured, each as the end of "never measured: ..."; empty where a verdict may be sure."""
     engine, gpu = estimate.engine, estimate.machine.gpu
-    release = f"{engine.name} {engine.version}"
     found = []
     if engine.ideal:
         found.append("any engine at a datasheet's peaks")
     elif apart := _apart(estimate):
-        found.append(f"a step of {release} {', '.join(apart)}".rstrip())
+        found.append(f"a step of {estimate.release} {', '.join(apart)}".rstrip())
     if estimate.machine.profile.status != "measured" and not engine.ideal:
         found.append(f"a kernel on {gpu.name}")
     if estimate.spans_hosts:
@@ -52,11 +51,12 @@ def _apart(estimate: Estimate) -> list[str]:
     apart = [words for words, there in alike.items() if not there]
     others = [each.name for each in estimate.systems if not each.system.plain_chain]
     apart += [f"speculating as {' or '.join(others)}"] if others else []
-    layers = sorted(_layers(estimate) - {kind for each in measured for kind in each.layers})
-    formats = sorted(_formats(estimate) - {name for each in measured for name in each.formats})
-    apart += [f"with layers of {' and '.join(layers)}"] if layers else []
-    apart += [f"with {' and '.join(formats)}"] if formats else []
-    apart += [f"with attention on {' and '.join(stated)}"] if (stated := _by_hand(estimate)) else []
+    beside = {
+        "with layers of": sorted(_layers(estimate) - {kind for each in measured for kind in each.layers}),
+        "with": sorted(_formats(estimate) - {name for each in measured for name in each.formats}),
+        "with attention on": _by_hand(estimate),
+    }
+    apart += [f"{words} {' and '.join(names)}" for words, names in beside.items() if names]
     return apart or ([] if _speaking(estimate) else ["like this one"])
 
 
@@ -97,9 +97,7 @@ def off_by(estimate: Estimate) -> float:
     estimate.
     """
     found = _speaking(estimate)
-    if found is None:
-        return estimate.engine.spread_over(estimate.work.layout.ranks)
-    return 1.0 + found.off
+    return estimate.engine.spread_over(estimate.work.layout.ranks) if found is None else 1.0 + found.off
 
 
 def _speaking(estimate: Estimate) -> MeasuredSteps | None:
@@ -117,11 +115,16 @@ def _like(estimate: Estimate, measured: MeasuredSteps) -> bool:
     return stored and chains and _layers(estimate) <= set(measured.layers) and not _by_hand(estimate)
 
 
+def asked_kernels(estimate: Estimate) -> set[tuple[str, str]]:
+    """Kernel classes of an estimate's operations, with their variants."""
+    parts = (part for step in estimate.all_steps.values() for part in step.parts)
+    return {(operation.kernel, operation.variant) for part in parts for operation in part.operations()}
+
+
 def assumed_kernels(estimate: Estimate) -> list[str]:
     """Kernel classes of an estimate that no profile ever measured."""
     profile = estimate.machine.profile
-    operations = (o for step in estimate.all_steps.values() for part in step.parts for o in part.operations())
-    asked = {(operation.kernel, operation.variant) for operation in operations}
     if profile.status in ("ideal", "uncalibrated"):
         return []
+    asked = asked_kernels(estimate)
     return sorted({kernel for kernel, variant in asked if profile.kernel(kernel, variant).points == 0})

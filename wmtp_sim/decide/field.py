@@ -12,8 +12,10 @@ and those rows are counted apart. Rows that cannot be compared carry the reason.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -118,10 +120,7 @@ class FieldComparison:
     @property
     def reasons(self) -> dict[str, int]:
         """How many rows have no speedup compared, by reason; most frequent first."""
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            if row.reason is not None:
-                counts[row.reason.kind] = counts.get(row.reason.kind, 0) + 1
+        counts = Counter(row.reason.kind for row in self.rows if row.reason is not None)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     @property
@@ -132,10 +131,8 @@ class FieldComparison:
             if (found := _farthest(row)) is not None:
                 key = (row.row.source, row.row.model, row.row.gpu, row.row.engine)
                 kinds.setdefault(key, []).append(found)
-        far = [max(found, key=_distance) for found in kinds.values()]
-        sizes = [len(found) for found in kinds.values()]
-        named = [Worst(w.row, w.level, w.figure, w.pair, of, w.cause) for w, of in zip(far, sizes, strict=True)]
-        return tuple(sorted(named, key=_distance, reverse=True)[:WORST])
+        far = [replace(max(found, key=_distance), of=len(found)) for found in kinds.values()]
+        return tuple(sorted(far, key=_distance, reverse=True)[:WORST])
 
 
 #: What summaries are broken down by.
@@ -148,13 +145,9 @@ BREAKDOWNS: dict[str, Callable[[Case], str]] = {
 
 def summaries(rows: Sequence[ComparedRow]) -> tuple[LevelSummary, ...]:
     """Every level, with accept lengths of the rows' own and of other rows apart; levels without rows are left out."""
-    found = []
-    for level in LEVELS:
-        for length_from in LENGTHS_FROM:
-            at = [c for row in rows for c in row.levels if (c.level, c.length_from) == (level, length_from)]
-            if at:
-                found.append(_summary(level, length_from, at))
-    return tuple(found)
+    kinds = product(LEVELS, LENGTHS_FROM)
+    found = {kind: [c for row in rows for c in row.levels if (c.level, c.length_from) == kind] for kind in kinds}
+    return tuple(_summary(*kind, at) for kind, at in found.items() if at)
 
 
 def pooled(rows: Iterable[ComparedRow], level: LevelNumber, figure: Figure) -> ErrorShare:
@@ -231,14 +224,6 @@ def _farthest(row: ComparedRow) -> Worst | None:
     return max(figures, key=_distance, default=None)
 
 
-@dataclass(frozen=True)
-class _Symptom:
-    """A pattern of residuals with what usually causes it."""
-
-    cause: str
-    shows: Callable[[ComparedRow, Pair], bool] = field(repr=False)
-
-
 def _base_error(row: ComparedRow) -> float:
     found = row.at(0)
     return found.base.error if found is not None and found.base is not None else 0.0
@@ -248,41 +233,32 @@ def _too_fast(pair: Pair) -> bool:
     return pair.predicted < pair.measured
 
 
-#: The first that shows. Judged from the pattern, not proven.
-SYMPTOMS: tuple[_Symptom, ...] = (
-    _Symptom(
-        "long context: the engine's attention kernels (backend, splits)",
-        lambda row, pair: _too_fast(pair) and (row.row.context or 0) >= 65_536,
+#: What usually causes an error, and the rows and figures that show it: the first that does. Judged, not proven.
+SYMPTOMS: dict[str, Callable[[ComparedRow, Pair], bool]] = {
+    "long context: the engine's attention kernels (backend, splits)": (
+        lambda row, pair: _too_fast(pair) and (row.row.context or 0) >= 65_536
     ),
-    _Symptom(
-        "base step too: launches and all-reduces cost more",
-        lambda row, pair: _too_fast(pair) and _base_error(row) < -0.15,
+    "base step too: launches and all-reduces cost more": (
+        lambda row, pair: _too_fast(pair) and _base_error(row) < -0.15
     ),
-    _Symptom(
-        "base step too: kernels or bytes of this GPU and format",
-        lambda row, pair: not _too_fast(pair) and _base_error(row) > 0.15,
+    "base step too: kernels or bytes of this GPU and format": (
+        lambda row, pair: not _too_fast(pair) and _base_error(row) > 0.15
     ),
-    _Symptom(
-        "batch: experts and attention over many rows, prefill between",
-        lambda row, pair: _too_fast(pair) and (row.row.batch or 1) > 8,
+    "batch: experts and attention over many rows, prefill between": (
+        lambda row, pair: _too_fast(pair) and (row.row.batch or 1) > 8
     ),
-    _Symptom(
-        "launches, all-reduces and host gaps; no base step to tell",
-        lambda row, pair: _too_fast(pair) and row.row.base_s is None,
+    "launches, all-reduces and host gaps; no base step to tell": (
+        lambda row, pair: _too_fast(pair) and row.row.base_s is None
     ),
-    _Symptom(
-        "verified rows share experts: fewer bytes than independent",
-        lambda row, pair: not _too_fast(pair) and row.case.moe,
+    "verified rows share experts: fewer bytes than independent": (
+        lambda row, pair: not _too_fast(pair) and row.case.moe
     ),
-    _Symptom(
-        "kernels over a few rows, host between draft passes",
-        lambda row, pair: True,
-    ),
-)
+    "kernels over a few rows, host between draft passes": lambda row, pair: True,
+}
 
 
 def likely_cause(row: ComparedRow, figure: Figure, pair: Pair) -> str:
     """What a figure's error most likely comes from, judged from the row's pattern of errors. A speedup that is
     predicted too high is a step predicted too fast."""
     as_time = Pair(pair.predicted, pair.measured) if figure == "speedup" else pair
-    return next(symptom.cause for symptom in SYMPTOMS if symptom.shows(row, as_time))
+    return next(cause for cause, shows in SYMPTOMS.items() if shows(row, as_time))

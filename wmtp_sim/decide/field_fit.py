@@ -13,7 +13,7 @@ state no accept length, one conditional acceptance rate for all depths of the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,24 +93,32 @@ def accept_lengths(rows: Sequence[Observation]) -> dict[str, float]:
     for row in rows:
         if row.accept_length is not None or row.depth is None or row.step_given_base_s is None:
             continue
-        rates = [rate for other in rows if other.id != row.id and other.kind == row.kind for rate in _shown(other)]
+        rates = _of_others(row, rows, _shown)
         if len(rates) >= FEWEST_LENGTHS:
             found[row.id] = length_of(float(np.median(rates)), row.depth)
     return found
 
 
-def _shown(row: Observation) -> list[float]:
+def _of_others(
+    row: Observation, rows: Sequence[Observation], value: Callable[[Observation], float | None]
+) -> list[float]:
+    """A value of the other rows of a row's kind, as far as they have it."""
+    others = [value(other) for other in rows if other.id != row.id and other.kind == row.kind]
+    return [each for each in others if each is not None]
+
+
+def _shown(row: Observation) -> float | None:
     """The acceptance rate that a row's speedup shows, if it has one."""
     if row.speedup is None or row.step_given_base_s is None or row.base_s is None or row.depth is None:
-        return []
-    return [rate_of(row.speedup * row.step_given_base_s / row.base_s, row.depth)]
+        return None
+    return rate_of(row.speedup * row.step_given_base_s / row.base_s, row.depth)
 
 
 def usual_speedups(rows: Sequence[Observation]) -> dict[str, float]:
     """What needs no model: the median speedup of the other rows of a row's kind, where there are `FEWEST_LENGTHS`."""
     found = {}
     for row in rows:
-        others = [r.speedup for r in rows if r.id != row.id and r.kind == row.kind and r.speedup is not None]
+        others = _of_others(row, rows, lambda other: other.speedup)
         if len(others) >= FEWEST_LENGTHS:
             found[row.id] = float(np.median(others))
     return found

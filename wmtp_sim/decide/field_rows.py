@@ -35,7 +35,7 @@ class StepTime:
     @classmethod
     def of(cls, step: Step) -> StepTime:
         launched = (entry.operation.launches * entry.operation.repeats for entry in step.entries)
-        seconds, host = float(np.asarray(step.seconds)), float(np.asarray(step.host.seconds))
+        seconds, host = float(step.seconds), float(step.host.seconds)
         return cls(seconds, seconds - host, float(sum(np.sum(np.asarray(count)) for count in launched)))
 
 
@@ -123,28 +123,29 @@ def with_base_given(case: Case) -> float | None:
 def level_0(case: Case) -> Compared | None:
     if case.base is None:
         return None
-    row, speedup = case.row, None
-    if case.step is not None and row.accept_length is not None and row.measured_speedup is not None:
-        speedup = Pair(row.measured_speedup, row.accept_length * case.base.seconds / case.step.seconds)
+    row, base_s = case.row, case.base.seconds
     step_s = None if case.step is None else case.step.seconds
-    return Compared(0, "row", pair_of(row.base_s, case.base.seconds), pair_of(row.step_s, step_s), speedup)
+    speedup = _speedup(row, row.accept_length, base_s, step_s)
+    return Compared(0, "row", pair_of(row.base_s, base_s), pair_of(row.step_s, step_s), speedup)
 
 
 def level_1(case: Case, step_s: float, from_others: float | None) -> Compared | None:
     row = case.row
-    length = row.accept_length or from_others
-    speedup = None
-    if length is not None and row.base_s is not None:
-        speedup = pair_of(row.measured_speedup, length * row.base_s / step_s)
+    speedup = _speedup(row, row.accept_length or from_others, row.base_s, step_s)
     return Compared(1, "row" if row.accept_length else "other rows", None, pair_of(row.step_s, step_s), speedup)
 
 
 def level_2(case: Case, base_s: float, step_s: float | None, length: float | None) -> Compared | None:
-    row, speedup = case.row, None
-    if step_s is not None and length is not None:
-        speedup = pair_of(row.measured_speedup, length * base_s / step_s)
+    row, speedup = case.row, _speedup(case.row, length, base_s, step_s)
     length_from: LengthFrom = "row" if row.accept_length or length is None else "other rows"
     return Compared(2, length_from, pair_of(row.base_s, base_s), pair_of(row.step_s, step_s), speedup)
+
+
+def _speedup(row: FieldRow, length: float | None, base_s: float | None, step_s: float | None) -> Pair | None:
+    """What an accept length makes of two steps, beside what was measured; None where one of them is missing."""
+    if length is None or base_s is None or step_s is None:
+        return None
+    return pair_of(row.measured_speedup, length * base_s / step_s)
 
 
 def pair_of(measured: float | None, predicted: float | None) -> Pair | None:

@@ -15,11 +15,7 @@ from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.model import Block, Model
 from wmtp_sim.spec.system import Cache, Generation, Speculation
 from wmtp_sim.spec.workload import Workload
-from wmtp_sim.work.cache import (
-    blocks_kv_token_bytes,
-    blocks_state_bytes,
-    blocks_window_bytes,
-)
+from wmtp_sim.work.cache import blocks_kv_token_bytes, blocks_state_bytes, blocks_window_bytes
 from wmtp_sim.work.operation import Array
 from wmtp_sim.work.resident import (
     drafter_weight_bytes,

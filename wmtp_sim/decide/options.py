@@ -128,12 +128,10 @@ class OptionSpace:
         """What every option costs at contexts [..., C] and batches [..., B]."""
         estimate = self.at(contexts, batches)
         shape = estimate.work.shape
-        costs = {"base": estimate.base} | {policy: result.cost for policy, result in estimate.policies.items()}
-        seconds = {name: cost.step_s for name, cost in costs.items()}
-        slow = {name: cost.high_s for name, cost in costs.items()}
-        fits = {name: memory.fits for name, memory in estimate.memory.items()}
+        took = self._by_option({name: cost.step_s for name, cost in estimate.costs.items()}, shape)
+        slowest = self._by_option({name: cost.high_s for name, cost in estimate.costs.items()}, shape)
+        held = self._by_option({name: memory.fits for name, memory in estimate.memory.items()}, shape)
         idle = np.broadcast_to((estimate.idle or estimate.base).step_s, shape)[..., 0, 0, :, :]
-        took, slowest, held = (self._by_option(values, shape) for values in (seconds, slow, fits))
         return Priced(took, slowest, held, idle, self._lasting(estimate))
 
     def _lasting(self, estimate: Estimate) -> FloatArray | None:

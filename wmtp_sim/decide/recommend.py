@@ -58,6 +58,7 @@ class Judged:
         fits: in memory at every cell; [..., O].
         possible: known to the engine, fits, and meets the target; [..., O].
         chosen: the plainest that is as good as the best; -1 where none is possible; [...].
+        lengths: the accept lengths; [..., O].
     """
 
     rate: FloatArray
@@ -68,6 +69,12 @@ class Judged:
     fits: NDArray[np.bool_]
     possible: NDArray[np.bool_]
     chosen: NDArray[np.int64]
+    lengths: FloatArray
+
+    @property
+    def place(self) -> int | None:
+        """What is chosen of options that are judged once."""
+        return None if self.chosen < 0 else int(self.chosen)
 
 
 def judged(
@@ -83,7 +90,7 @@ def judged(
     meets = held <= target.seconds
     possible = space.allowed & fits & meets
     chosen = plainest(1.0 / per_token, possible)
-    return Judged(1.0 / per_token, latency, slowest, held, meets, fits, possible, chosen)
+    return Judged(1.0 / per_token, latency, slowest, held, meets, fits, possible, chosen, lengths)
 
 
 @dataclass(frozen=True)
@@ -128,11 +135,10 @@ class Recommendation:
         return np.asarray(self.needed > self.space.option_depths[:, np.newaxis, np.newaxis] + 1)
 
     @cached_property
-    def needed_on_mix(self) -> FloatArray | None:
-        """The accept length that gives ``need`` over the whole mix; [O]."""
-        if self.mix is None:
-            return None
-        per_token = (self.mix.shares * self.priced.seconds / self.mix.batches).sum(axis=(-2, -1))
+    def needed_on_mix(self) -> FloatArray:
+        """The accept length that gives ``need`` over the whole mix, [O]; raises ValueError where nothing fits."""
+        mix = self._served
+        per_token = (mix.shares * self.priced.seconds / mix.batches).sum(axis=(-2, -1))
         return np.asarray(self.need * per_token / per_token[0])
 
     @cached_property
@@ -166,9 +172,7 @@ class Recommendation:
     @cached_property
     def place(self) -> int | None:
         """The choice among the options; None where none is possible."""
-        if self.judged is None or self.judged.chosen < 0:
-            return None
-        return int(self.judged.chosen)
+        return None if self.judged is None else self.judged.place
 
     @property
     def choice(self) -> Option | None:
@@ -194,18 +198,18 @@ class Recommendation:
     @cached_property
     def what_if(self) -> int | None:
         """The best option that the release lacks, where it would beat the choice."""
-        return None if self.judged is None else self._better(self.judged.fits & ~self.space.allowed)
+        return self._better(fits=True, allowed=False)
 
     @cached_property
     def too_large(self) -> int | None:
         """The best option that memory rules out, where it would beat the choice."""
-        return None if self.judged is None else self._better(~self.judged.fits & self.space.allowed)
+        return self._better(fits=False, allowed=True)
 
     @cached_property
     def certain(self) -> int | None:
         """The choice among what meets the target at the slow end of its range; None where nothing does."""
         judged = self._judged(replace(self.target, certain=True))
-        return None if judged is None or judged.chosen < 0 else int(judged.chosen)
+        return None if judged is None else judged.place
 
     @cached_property
     def nearest_to_target(self) -> int | None:
@@ -214,13 +218,12 @@ class Recommendation:
             return None
         return _fastest(-self.judged.judged_s, self.judged.fits & self.space.allowed)
 
-    def _better(self, among: NDArray[np.bool_]) -> int | None:
+    def _better(self, fits: bool, allowed: bool) -> int | None:
         if self.place is None or self.judged is None:
             return None
-        place = _fastest(self.judged.rate, among & self.judged.meets)
-        if place is None or self.judged.rate[place] <= self.judged.rate[self.place] * (1 + INDIFFERENT):
-            return None
-        return place
+        rate, among = self.judged.rate, (self.judged.fits == fits) & (self.space.allowed == allowed)
+        place = _fastest(rate, among & self.judged.meets)
+        return None if place is None or rate[place] <= rate[self.place] * (1 + INDIFFERENT) else place
 
     def over(self, other: int) -> Difference:
         """The choice over another option."""
@@ -235,9 +238,8 @@ class Recommendation:
         return self._difference(drafting, 0) if drafting else None
 
     def _difference(self, one: int, other: int) -> Difference:
-        if self.lengths is None:
-            raise ValueError("no acceptance was stated")
-        ours, theirs = ((self.space.options[at], float(self.lengths[at])) for at in (one, other))
+        lengths = self.space.lengths(*self._accepted)
+        ours, theirs = ((self.space.options[at], float(lengths[at])) for at in (one, other))
         return difference(self.space, self._served, ours, theirs)
 
     # --- what would change it ---
@@ -267,21 +269,18 @@ class Recommendation:
     def judged_at(self, axis: Axis, at: IntArray) -> Judged:
         """The options where one thing is moved, [S, O]: all conditional rates by a factor in `UNIT`-ths, or contexts
         or batches of the mix, alike, up to a longest or largest."""
-        mix, lengths, priced = self._served, self.lengths, self.priced
-        assert lengths is not None
-        batches = mix.batches
-        if axis == "acceptance":
-            lengths = self.space.lengths(*self._accepted, at / UNIT)
-        elif axis == "context":
-            priced = self.space.priced(mix.contexts_up_to(at), batches)
-        else:
-            batches = mix.batches_up_to(at)
-            priced = self.space.priced(mix.contexts, batches)
+        mix, priced = self._served, self.priced
+        lengths = self.space.lengths(*self._accepted, at / UNIT if axis == "acceptance" else 1.0)
+        batches = mix.batches_up_to(at) if axis == "batch" else mix.batches
+        if axis != "acceptance":
+            contexts = mix.contexts_up_to(at) if axis == "context" else mix.contexts
+            priced = self.space.priced(contexts, batches)
         return judged(self.space, priced, mix.shares, batches, lengths, self.target)
 
     def _chosen(self, axis: Axis, at: IntArray) -> IntArray:
         """The choice where one thing is moved [S], some places at a time."""
-        parts = np.array_split(at, max(1, -(-at.size // self._at_once)))
+        at_once = max(1, POINTS // self._cells)
+        parts = np.array_split(at, max(1, -(-at.size // at_once)))
         return np.concatenate([self.judged_at(axis, part).chosen for part in parts])
 
     def _grid(self, axis: Axis) -> tuple[IntArray, int]:
@@ -299,10 +298,6 @@ class Recommendation:
     @property
     def _cells(self) -> int:
         return len(self.space.options) * self._served.shares.size
-
-    @property
-    def _at_once(self) -> int:
-        return max(1, POINTS // self._cells)
 
     def _flips(self, axis: Axis, walk: Walk) -> Iterator[Threshold]:
         """The nearest change on either side, and where speculation stops where that is another."""

@@ -81,6 +81,12 @@ def between(start: int, end: int, count: int) -> IntArray:
     return apart
 
 
+def held_intervals(first: bool, ends: list[int]) -> list[tuple[int, int]]:
+    """Closed intervals in which something holds that changes behind each of ``ends``: in the first of them, or not."""
+    runs = itertools.pairwise(ends)
+    return [(before + 1, end) for place, (before, end) in enumerate(runs) if first == (place % 2 == 0)]
+
+
 def narrowed(states: States, near: IntArray, far: IntArray, which: IntArray) -> IntArray:
     """For pairs of numbers [E] of different states, the first number from ``near`` on that is not in near's state.
 
@@ -160,9 +166,8 @@ class Walk:
     def standing(self) -> list[tuple[int, int]]:
         """Closed intervals in which the choice is ``now``."""
         last = [at if at < self.start else at - 1 for at in self.flips]  # the last number before each change
-        runs = itertools.pairwise([int(self.grid[0]) - 1, *last, int(self.grid[-1])])
-        held = bool(self.chosen[0] == self.now)
-        return [(before + 1, end) for at, (before, end) in enumerate(runs) if held == (at % 2 == 0)]
+        ends = [int(self.grid[0]) - 1, *last, int(self.grid[-1])]
+        return held_intervals(bool(self.chosen[0] == self.now), ends)
 
 
 _STEPS: dict[Side, int] = {"below": -1, "above": 1}

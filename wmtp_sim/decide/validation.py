@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from wmtp_sim.catalog.fields import Fields, read_json_object
 from wmtp_sim.catalog.systems import load_system, standard_systems
 from wmtp_sim.decide.estimate import Estimate
@@ -156,9 +154,8 @@ def _experts(found: Fields) -> dict[str, float]:
     for name, counts in lists.items():
         if counts and not 1 <= min(counts) <= max(counts) <= MOST_EXPERTS:
             wrong = min(counts) if min(counts) < 1 else max(counts)
-            raise found.error(
-                name, f"{str(wrong)[:20]} experts cannot be touched", f"1 to {MOST_EXPERTS} in each layer"
-            )
+            problem = f"{str(wrong)[:20]} experts cannot be touched"
+            raise found.error(name, problem, f"1 to {MOST_EXPERTS} in each layer")
     return {name: fmean(counts) for name, counts in lists.items() if counts}
 
 
@@ -239,11 +236,7 @@ class Validation:
         rows, steps = self.rows, [row for row in self.rows if row.step]
         margins = [row for row in rows if row.point.differs_from_native]
         bases = {(row.point.context, row.point.batch): row.base for row in rows if row.base}
-        terms = {
-            name: found
-            for name in PHASES
-            if (found := _mean(row.terms[name].error for row in rows if name in row.terms)) is not None
-        }
+        by_term = {name: _mean(row.terms[name].error for row in rows if name in row.terms) for name in PHASES}
         covered = [float(row.covered) for row in steps if row.covered is not None]
         return Summary(
             points=len(rows),
@@ -252,7 +245,7 @@ class Validation:
             margin_error_points=_mean(100 * row.margin.difference for row in margins if row.margin),
             speedup_error=_mean(row.speedup.error for row in rows if row.speedup),
             coverage=fmean(covered) if covered else None,
-            term_errors=terms,
+            term_errors={name: error for name, error in by_term.items() if error is not None},
         )
 
 
@@ -277,20 +270,20 @@ def _shape(point: MeasuredStep) -> tuple[int, int, int]:
 
 
 def _compared(point: MeasuredStep, estimate: Estimate) -> ComparedStep:
-    base = None if point.base_s is None else Pair(point.base_s, float(np.asarray(estimate.base.step_s)))
+    base = None if point.base_s is None else Pair(point.base_s, float(estimate.base.step_s))
     experts = {phase: Pair(mean, _expected(estimate, point, phase)) for phase, mean in point.experts.items()}
     experts = {phase: pair for phase, pair in experts.items() if pair.predicted}
     if not point.terms or not estimate.steps:
         return ComparedStep(point, base, {}, None, None, None, None, experts)
     step = estimate.steps[point.policy]
-    terms = {name: Pair(seconds, float(np.asarray(step.term(name)))) for name, seconds in point.terms.items()}
+    terms = {name: Pair(seconds, float(step.term(name))) for name, seconds in point.terms.items()}
     timed: Timing = sum((part.total for part in step.parts if part.term in terms), start=NOTHING)
-    whole = Pair(sum(point.terms.values()), float(np.asarray(timed.seconds)))
+    whole = Pair(sum(point.terms.values()), float(timed.seconds))
     length = point.depth / 2 + 1
     speedup = None
     if base is not None and whole.measured > 0:
         speedup = Pair(length * base.measured / whole.measured, length * base.predicted / whole.predicted)
-    low, high = float(np.asarray(timed.low)), float(np.asarray(timed.high))
+    low, high = float(timed.low), float(timed.high)
     return ComparedStep(point, base, terms, whole, low, high, speedup, experts)
 
 
@@ -320,10 +313,7 @@ def _routed(blocks: tuple[Block, ...]) -> Moe | None:
 
 def _expected(estimate: Estimate, point: MeasuredStep, phase: str) -> float:
     """Distinct experts of a layer if rows chose independently; 0 where the pass has no experts."""
-    model = estimate.model
-    blocks: tuple[Block, ...] = model.blocks
-    if phase in ("draft", "extend"):
-        blocks = model.mtp.blocks if model.mtp else ()
-    moe = _routed(blocks)
+    head = estimate.model.mtp.blocks if estimate.model.mtp else ()
+    moe = _routed(head if phase in ("draft", "extend") else estimate.model.blocks)
     rows = point.depth + 1.0 if phase in ("verify", "extend") else 1.0
-    return 0.0 if moe is None else float(np.asarray(expert_union(moe, float(point.batch), rows, 0.0)))
+    return 0.0 if moe is None else float(expert_union(moe, float(point.batch), rows, 0.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from wmtp_sim.decide.attention import unserved, unsplit, uses
 from wmtp_sim.decide.estimate import Estimate
-from wmtp_sim.decide.evidence import assumed_kernels
+from wmtp_sim.decide.evidence import asked_kernels, assumed_kernels
 from wmtp_sim.decide.memory import Memory
-from wmtp_sim.spec.drafter import Drafter
 from wmtp_sim.spec.model import CompressedAttention, LatentAttention, Moe, has_attention
 from wmtp_sim.spec.system import Speculation
 from wmtp_sim.units import about_tokens
@@ -111,14 +110,10 @@ def findings(estimate: Estimate) -> Iterator[Finding]:
     yield from _fit(estimate)
     yield from _profile(estimate)
     yield from _context(estimate)
-    if estimate.systems and np.any(estimate.work.depth > 0):
-        yield from _acceptance(estimate)
-        yield from _release(estimate)
-        if estimate.drafter is not None:
-            yield from _window(estimate)
-        yield from _notes(estimate)
-        yield from _drafters(estimate)
-        yield from _systems(estimate)
+    drafting = estimate.work.depth > 0
+    if estimate.systems and np.any(drafting):
+        for told in (_acceptance, _release, _window, _notes, _drafters, _systems):
+            yield from (replace(finding, among=drafting) for finding in told(estimate))
     yield from _layout(estimate)
     yield from _backends(estimate)
     yield from _pricing(estimate)
@@ -146,20 +141,19 @@ def _fit(estimate: Estimate) -> Iterator[Finding]:
 def _profile(estimate: Estimate) -> Iterator[Finding]:
     profile, gpu = estimate.machine.profile, estimate.machine.gpu
     if profile.status == "ideal":
-        text = "ideal engine: datasheet peaks, no latency; a bound that no engine reaches, not a prediction"
-        yield Finding("ideal", text)
+        yield Finding(
+            "ideal", "ideal engine: datasheet peaks, no latency; a bound that no engine reaches, not a prediction"
+        )
         return
     if profile.status == "uncalibrated":
         text = f"uncalibrated: no measured profile for {gpu.name}; first H200 figures over its datasheet, ranges judged"
         yield Finding("uncalibrated", text)
         return
-    operations = [each for step in estimate.all_steps.values() for part in step.parts for each in part.operations()]
-    asked = {(operation.kernel, operation.variant) for operation in operations}
-    models = [(kernel, profile.kernel(kernel, variant)) for kernel, variant in asked]
     if assumed := assumed_kernels(estimate):
         yield Finding("assumed-kernels", f"never measured, documented constants instead: {', '.join(assumed)}")
     if profile.status != "measured":
         return
+    models = [(kernel, profile.kernel(kernel, variant)) for kernel, variant in asked_kernels(estimate)]
     carried = {(kernel, model.carried_from) for kernel, model in models if model.points}
     for origin in sorted({origin for _, origin in carried if origin}):
         kernels = ", ".join(sorted(kernel for kernel, where in carried if where == origin))
@@ -181,7 +175,7 @@ def _context(estimate: Estimate) -> Iterator[Finding]:
 
 
 def _acceptance(estimate: Estimate) -> Iterator[Finding]:
-    length, drafting = estimate.accept_length, estimate.work.depth > 0
+    length = estimate.accept_length
     if length is None:
         yield _of_acceptance("no-acceptance")
         return
@@ -191,7 +185,7 @@ def _acceptance(estimate: Estimate) -> Iterator[Finding]:
         yield _of_acceptance("same-acceptance")
     if estimate.acceptance is not None and estimate.acceptance.source == "assumed":
         yield _of_acceptance("acceptance-assumed")
-    yield _of_acceptance("accept-length-near-1", np.logical_and(drafting, length <= NEAR_ONE))
+    yield _of_acceptance("accept-length-near-1", length <= NEAR_ONE)
 
 
 def _of_acceptance(name: str, where: ArrayLike = True) -> Finding:
@@ -200,17 +194,17 @@ def _of_acceptance(name: str, where: ArrayLike = True) -> Finding:
 
 def _window(estimate: Estimate) -> Iterator[Finding]:
     work, drafter, engine = estimate.work, estimate.drafter, estimate.engine
-    assert drafter is not None
-    drafting = work.depth > 0
+    if drafter is None:
+        return
     windowed = [each for each in estimate.systems if each.system.window_matters]
     if not drafter.windowable:
         text = f"{drafter.name} attends a window of its own already: {_listed(windowed)} change nothing"
         if windowed:
-            yield Finding("draft-already-windowed", text, among=drafting)
+            yield Finding("draft-already-windowed", text)
         return
     if windowed and any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in drafter.mixers):
         text = "the draft head uses latent attention, which the merged window flag does not cover: what-if"
-        yield Finding("mla-draft-not-covered", text, among=drafting)
+        yield Finding("mla-draft-not-covered", text)
     narrow = [each for each in windowed if not each.system.cache.bounded_everywhere and not each.system.proposal.widths]
     if narrow:
         text = f"at depth 1 there is no draft-decode pass, so {_listed(narrow, phrase=True)} changes nothing"
@@ -219,25 +213,22 @@ def _window(estimate: Estimate) -> Iterator[Finding]:
         return
     text = f"the window holds the whole context: {_listed(windowed)} change nothing"
     holds = work.window + work.sink >= work.context
-    yield Finding("window-holds-context", text, holds, everywhere=True, among=drafting)
+    yield Finding("window-holds-context", text, holds, everywhere=True)
     text = "the window is smaller than the depth + 1 draft tokens of a step, which SGLang refuses"
-    yield Finding("window-below-depth", text, work.window < work.depth + 1, among=drafting)
-    architecture = estimate.machine.gpu.architecture
-    choice = engine.attention_on(architecture, work.draft_kv_bytes)
+    yield Finding("window-below-depth", text, work.window < work.depth + 1)
+    choice = engine.attention_on(estimate.machine.gpu.architecture, work.draft_kv_bytes)
     if not engine.windows(choice):
         text = f"drafts on {choice.draft} ignore the window: it takes {' or '.join(engine.window_backends)}"
-        yield Finding("window-inert-backend", text, among=drafting)
+        yield Finding("window-inert-backend", text)
 
 
 def _release(estimate: Estimate) -> Iterator[Finding]:
     """What the release lacks of what is priced."""
-    engine, drafter, drafting = estimate.engine, estimate.drafter, estimate.work.depth > 0
-    inert = drafter is not None and not drafter.windowable
+    inert = estimate.drafter is not None and not estimate.drafter.windowable
     matter = [each.name for each in estimate.systems if not (inert and each.windowed)]
-    missing = [name for name in matter if not engine.has(name)]
+    missing = [name for name in matter if not estimate.engine.has(name)]
     if missing:
-        text = f"{engine.name} {engine.version} has no {' or '.join(missing)}: priced as what-if"
-        yield Finding("policy-not-in-engine", text, among=drafting)
+        yield Finding("policy-not-in-engine", f"{estimate.release} has no {' or '.join(missing)}: priced as what-if")
 
 
 def _notes(estimate: Estimate) -> Iterator[Finding]:
@@ -248,7 +239,7 @@ def _notes(estimate: Estimate) -> Iterator[Finding]:
     windowed = windowed and "draft" not in choice.by_hand and drafter is not None and drafter.windowable
     for note in engine.notes:
         if note.concerns(estimate.machine.gpu.architecture) and (windowed or not note.window):
-            yield Finding("engine-note", note.text, among=estimate.work.depth > 0)
+            yield Finding("engine-note", note.text)
 
 
 def _listed(systems: Sequence[Speculation], phrase: bool = False) -> str:
@@ -257,45 +248,37 @@ def _listed(systems: Sequence[Speculation], phrase: bool = False) -> str:
 
 def _systems(estimate: Estimate) -> Iterator[Finding]:
     """What a system's file assumed, and whether its output is the target's own."""
-    drafting = estimate.work.depth > 0
     for each in estimate.systems:
         if each.system.network.of != "own":  # else the drafter's note says it, or its config states it
             for line in each.system.assumed:
-                yield Finding("system-assumed", f"{each.name}: {line}", among=drafting)
+                yield Finding("system-assumed", f"{each.name}: {line}")
     lossy = [each for each in estimate.systems if not each.system.lossless]
     if lossy:
         text = f"{_listed(lossy)}: the output is not the target's own, and is not ranked with systems that keep it"
-        yield Finding("not-lossless", text, among=drafting)
+        yield Finding("not-lossless", text)
 
 
 def _drafters(estimate: Estimate) -> Iterator[Finding]:
-    for drafter in {id(d): d for each in estimate.systems for d in each.drafters}.values():
-        yield from _drafter(estimate, drafter)
-
-
-def _drafter(estimate: Estimate, drafter: Drafter) -> Iterator[Finding]:
     depth = estimate.work.depth
-    if drafter.note:
-        yield Finding("drafter-assumed", drafter.note, among=depth > 0)
-    if drafter.max_positions:
-        text = f"{drafter.name} was built for {drafter.max_positions:,} tokens: beyond them drafts are seldom accepted"
-        yield Finding("beyond-drafter-limit", text, estimate.work.context > drafter.max_positions, among=depth > 0)
-    copies = drafter.resident_copies
-    if copies > 1 and drafter.kind != "heads":
-        one_each = f"the checkpoint has {copies} separate heads, one per drafted token"
-        priced = "each is priced as a pass over all verified rows (assumed)"
-        reused = f"{one_each} and reused beyond; {priced}"
-        yield Finding("separate-heads", reused, depth > copies)
-        yield Finding("separate-heads", f"{one_each}; {priced}", depth <= copies, everywhere=True, among=depth > 0)
+    for drafter in {id(d): d for each in estimate.systems for d in each.drafters}.values():
+        if drafter.note:
+            yield Finding("drafter-assumed", drafter.note)
+        if limit := drafter.max_positions:
+            text = f"{drafter.name} was built for {limit:,} tokens: beyond them drafts are seldom accepted"
+            yield Finding("beyond-drafter-limit", text, estimate.work.context > limit)
+        copies = drafter.resident_copies
+        if copies > 1 and drafter.kind != "heads":
+            one_each = f"the checkpoint has {copies} separate heads, one per drafted token"
+            priced = "each is priced as a pass over all verified rows (assumed)"
+            yield Finding("separate-heads", f"{one_each} and reused beyond; {priced}", depth > copies)
+            yield Finding("separate-heads", f"{one_each}; {priced}", depth <= copies, everywhere=True)
 
 
 def _backends(estimate: Estimate) -> Iterator[Finding]:
     engine, gpu = estimate.engine, estimate.machine.gpu
     for use in unserved(estimate)[:1]:
-        text = (
-            f"{engine.name} {engine.version} is not known to run on {gpu.name}: priced with {use.backend}, which {{}}"
-        )
-        yield Finding("backend-not-on-gpu", text.format(use.why(gpu)))
+        priced = f"priced with {use.backend}, which {use.why(gpu)}"
+        yield Finding("backend-not-on-gpu", f"{estimate.release} is not known to run on {gpu.name}: {priced}")
     choice = engine.attention_on(gpu.architecture, estimate.work.kv_bytes)
     if choice.by_hand and not has_attention(estimate.model.blocks):
         text = f"{estimate.model.name} has no grouped-query attention: what its layers run on is not chosen so"
@@ -311,15 +294,12 @@ def _backends(estimate: Estimate) -> Iterator[Finding]:
 def _layout(estimate: Estimate) -> Iterator[Finding]:
     engine, layout, drafter = estimate.engine, estimate.work.layout, estimate.drafter
     if drafter is not None and layout.draft_tp not in (None, layout.tp) and drafter.kind not in engine.draft_tp:
-        text = f"{engine.name} {engine.version} gives such a drafter the target's ranks: --draft-tp is what-if"
+        text = f"{estimate.release} gives such a drafter the target's ranks: --draft-tp is what-if"
         yield Finding("draft-tp-not-in-engine", text, among=estimate.work.depth > 0)
     if estimate.spans_hosts:
-        gpu = estimate.machine.gpu
-        gpus, hosts = layout.ranks * layout.pp, layout.hosts_of_a_step(gpu.gpus_per_host)
-        text = (
-            f"{gpus} GPUs work on a step in {hosts} hosts, whose links are not priced: figures are as within one host"
-        )
-        yield Finding("hosts-not-priced", text)
+        gpus, hosts = layout.ranks * layout.pp, layout.hosts_of_a_step(estimate.machine.gpu.gpus_per_host)
+        unpriced = "whose links are not priced: figures are as within one host"
+        yield Finding("hosts-not-priced", f"{gpus} GPUs work on a step in {hosts} hosts, {unpriced}")
     text = f"fewer sequences than the {layout.dp} groups of --dp: some have none"
     yield Finding("idle-groups", text, estimate.work.batch < layout.dp)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.catalog.engines import engine_names, load_engine
 from wmtp_sim.catalog.gpus import gpu_names, load_gpu
 from wmtp_sim.catalog.models import load_model, model_names
+from wmtp_sim.render.console import plain_table
 from wmtp_sim.spec.engine import TITLES, Engine, quoted
 from wmtp_sim.spec.model import Block, Mixer, Model
 from wmtp_sim.units import gigabytes, tokens
@@ -144,11 +144,11 @@ def print_model(model: Model, console: Console) -> None:
     if model.precision.note:
         facts["note"] = model.precision.note
     console.print(Text(model.name, style="bold"))
-    table = _table("", "")
+    table = plain_table([""])
+    table.add_column(overflow="fold")
     table.show_header = False
     for label, fact in facts.items():
         table.add_row(label, fact)
-    table.columns[1].justify, table.columns[1].overflow = "left", "fold"
     console.print(table)
 
 
@@ -198,11 +198,11 @@ def engine_documents() -> dict[str, Any]:
 
 
 def print_engines(console: Console) -> None:
-    table = _table("engine", "what it is", "draft windows")
+    table = plain_table(["engine"], ["what it is"])
+    table.add_column("draft windows")
     for name in engine_names():
         engine = load_engine(name)
         table.add_row(name, engine.title, ", ".join(engine.offers) or "none")
-    table.columns[2].justify = "left"
     console.print(table)
 
 
@@ -238,9 +238,7 @@ def engine_document(engine: Engine) -> dict[str, Any]:
 def print_engine(engine: Engine, console: Console) -> None:
     """One engine: what it is, and every value beside its source."""
     console.print(Text(f"{engine.name} {engine.version}: {engine.title}", style="bold"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("value", "", "source"):
-        table.add_column(heading, overflow="fold")
+    table = plain_table(("value", "", "source"), overflow="fold")
     said = ""
     for path, value, source in engine_values(engine):
         table.add_row(Text(path), Text(value), Text('"' if source == said else source))
@@ -258,19 +256,11 @@ def _print_rows(console: Console, rows: list[dict[str, str]], left: tuple[str, .
     while spare[len(dropped) :] and sum(widths.values()) + 2 * (len(widths) - 1) > console.width:
         dropped.append(spare[len(dropped)])
         del widths[dropped[-1]]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in widths:
-        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    words = [heading for heading in widths if heading in left]
+    table = plain_table(words, [heading for heading in widths if heading not in left], no_wrap=True)
     for row in rows:
         table.add_row(*(row[heading] for heading in widths))
     console.print(table)
     if dropped:
         text = f"Not shown at {console.width} columns: {', '.join(dropped)}; --json has all."
         console.print(Text(text, style="dim"))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
-    return table

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 #: Columns of a table that is piped; wide enough for every table, so that no number wraps.
 PIPE_WIDTH = 140
@@ -28,6 +30,21 @@ class PlainConsole(Console):
 
 def _printable(text: str) -> str:
     return "".join(c for c in text if c.isprintable() or c == "\n")
+
+
+def plain_table(words: Iterable[str], numbers: Iterable[str] = (), **column: Any) -> Table:
+    """A table without lines: columns of words, then columns of numbers; ``column`` as `Table.add_column` takes it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in words:
+        table.add_column(name, **column)
+    for name in numbers:
+        table.add_column(name, justify="right", **column)
+    return table
+
+
+def share(part: float | None) -> str:
+    """A share as a cell of a table has it."""
+    return "-" if part is None else f"{part:.1%}"
 
 
 def stdout_console() -> Console:

@@ -5,7 +5,6 @@ Arrays have one axis per ranged input, in the order of ``axes``. Infinity is not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,17 +18,26 @@ from wmtp_sim.decide.verdict import WORDS, speedup, verdict_of
 from wmtp_sim.decide.warnings import warnings
 from wmtp_sim.machine.profile import Profile
 from wmtp_sim.render.layout import layout_document
+from wmtp_sim.render.roofline import kernel_name
 from wmtp_sim.step.compose import Entry
 from wmtp_sim.step.plan import TERMS
 
 SCHEMA = "wmtp-estimate/1"
+#: Figures of a policy's result.
+POLICY_FIGURES = ("max_speedup", "break_even_accept_length", "unwinnable", "tokens_per_s", "tokens_per_s_total")
+#: Of memory, what is the same at every point, and what each point has for itself.
+MEMORY_OF_ALL_POINTS = ("budget_bytes", "reserve_bytes", "weights_bytes", "vision_bytes")
+MEMORY_OF_A_POINT = (
+    *("kv_bytes", "draft_kv_bytes", "draft_kv_share", "state_bytes", "logits_bytes", "total_bytes", "fits"),
+    *("max_context", "max_batch"),
+)
+#: What may be a range.
+INPUTS = ("context", "depth", "window", "sink", "batch")
 
 
 def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str, Any]:
     """Everything an estimate knows. ``operations`` adds each step's operations (single points only)."""
-    shape = _whole(estimate)
-    show = _Shower(shape)
-    policies: dict[str, Any] = {name: _policy(estimate, name, show) for name in estimate.policies}
+    show = _Shower(estimate)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "model": estimate.model.name,
@@ -42,13 +50,13 @@ def estimate_document(estimate: Estimate, operations: bool = False) -> dict[str,
         "acceptance": _acceptance(estimate, show),
         "base": _base(estimate, show),
         "idle": None if estimate.idle is None else _cost(estimate.idle, show),
-        "policies": policies,
+        "policies": {name: _policy(estimate, name, show) for name in estimate.policies},
         "verdict": verdict_document(estimate),
         "native_loses": _losing(estimate, show),
         "memory": _memory(estimate, show),
         "warnings": [{"id": w.id, "text": w.text} for w in warnings(estimate)],
     }
-    if operations and shape == ():
+    if operations and show.full == ():
         document["operations"] = {
             name: [_operation(e, estimate) for e in step.entries] for name, step in estimate.all_steps.items()
         }
@@ -61,44 +69,31 @@ def _profile(profile: Profile) -> dict[str, str]:
 
 
 class _Shower:
-    """Turns arrays into JSON values: a number for a single point, nested lists of the whole grid otherwise."""
+    """Turns arrays into JSON values: a number for a single point, nested lists of the whole grid otherwise.
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = tuple(length for length in shape if length != 1)
-        self.full = shape
+    The grid is that of all points: the workload's and the acceptance's.
+    """
+
+    def __init__(self, estimate: Estimate) -> None:
+        lengths = estimate.accept_length
+        self.full = np.broadcast_shapes(estimate.work.shape, () if lengths is None else lengths.shape)
+        self.shape = tuple(length for length in self.full if length != 1)
 
     def __call__(self, values: ArrayLike | None) -> Any:
         if values is None:
             return None
         whole = np.broadcast_to(np.asarray(values), self.full).reshape(self.shape)
-        if whole.ndim == 0:
-            return _plain(whole.item())
         if whole.dtype in (bool, object) or np.isfinite(whole).all():
             return whole.tolist()
-        unbounded = ~np.isfinite(whole)
-        values = whole.astype(object)
-        values[unbounded] = None
-        return values.tolist()
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _whole(estimate: Estimate) -> tuple[int, ...]:
-    """The shape of all points: the workload's and the acceptance's."""
-    lengths = estimate.accept_length
-    return np.broadcast_shapes(estimate.work.shape, () if lengths is None else lengths.shape)
+        bounded = whole.astype(object)
+        bounded[~np.isfinite(whole)] = None
+        return bounded.tolist()
 
 
 def _deployment(estimate: Estimate) -> dict[str, Any]:
     work = estimate.work
     return {
-        "context": _range(work.context),
-        "depth": _range(work.depth),
-        "window": _range(work.window),
-        "sink": _range(work.sink),
-        "batch": _range(work.batch),
+        **{name: _range(getattr(work, name)) for name in INPUTS},
         "kv_element_bytes": work.kv_bytes,
         "draft_kv_element_bytes": work.draft_kv_bytes,
         "overlap": work.overlap,
@@ -114,8 +109,7 @@ def _range(array: np.ndarray) -> Any:
 
 def _axes(estimate: Estimate) -> dict[str, list[int]]:
     """Ranged inputs in axis order, as far as each has an axis of its own."""
-    names = ("context", "depth", "window", "sink", "batch")
-    ranged = [(name, getattr(estimate.work, name)) for name in names]
+    ranged = [(name, getattr(estimate.work, name)) for name in INPUTS]
     found = [(np.argmax(array.shape), name, array) for name, array in ranged if array.size > 1]
     return {name: _range(array) for _, name, array in sorted(found, key=lambda item: item[0])}
 
@@ -149,7 +143,7 @@ def verdict_document(estimate: Estimate) -> dict[str, Any] | None:
     """Of the best policy that the release has and memory holds, at each point; null without an acceptance."""
     if estimate.accept_length is None or not estimate.policies:
         return None
-    found, show = verdict_of(estimate), _Shower(_whole(estimate))
+    found, show = verdict_of(estimate), _Shower(estimate)
     return {
         "word": show(_named(found.word, WORDS, found.word >= 0)),
         "policy": show(_named(found.policy, found.names, found.word >= 0)),
@@ -161,10 +155,7 @@ def verdict_document(estimate: Estimate) -> dict[str, Any] | None:
 
 def _named(places: NDArray[np.int64], names: Sequence[str], there: NDArray[np.bool_]) -> NDArray[Any]:
     """Names by their places; None where there is none."""
-    whole = np.asarray(names, dtype=object)[places]
-    return np.array(
-        [name if kept else None for name, kept in zip(np.ravel(whole), np.ravel(there), strict=True)], dtype=object
-    ).reshape(np.shape(places))
+    return np.asarray(np.array([*names, None], dtype=object)[np.where(there, places, -1)], dtype=object)
 
 
 def _policy(estimate: Estimate, policy: str, show: _Shower) -> dict[str, Any]:
@@ -172,15 +163,9 @@ def _policy(estimate: Estimate, policy: str, show: _Shower) -> dict[str, Any]:
     return {
         "in_engine": offered(estimate, policy),
         **_cost(result.cost, show),
-        "margin": show(result.margin),
-        "accept_length": show(result.accept_length),
-        "speedup": show(result.speedup),
+        **{name: show(getattr(result, name)) for name in ("margin", "accept_length", "speedup")},
         "speedup_interval": None if gain is None else [show(gain.low), show(gain.high)],
-        "max_speedup": show(result.max_speedup),
-        "break_even_accept_length": show(result.break_even_accept_length),
-        "unwinnable": show(result.unwinnable),
-        "tokens_per_s": show(result.tokens_per_s),
-        "tokens_per_s_total": show(result.tokens_per_s_total),
+        **{name: show(getattr(result, name)) for name in POLICY_FIGURES},
     }
 
 
@@ -205,21 +190,8 @@ def _memory(estimate: Estimate, show: _Shower) -> dict[str, Any]:
 
 
 def _arrangement(memory: Memory, show: _Shower) -> dict[str, Any]:
-    return {
-        "budget_bytes": memory.budget_bytes,
-        "reserve_bytes": memory.reserve_bytes,
-        "weights_bytes": memory.weights_bytes,
-        "vision_bytes": memory.vision_bytes,
-        "kv_bytes": show(memory.kv_bytes),
-        "draft_kv_bytes": show(memory.draft_kv_bytes),
-        "draft_kv_share": show(memory.draft_kv_share),
-        "state_bytes": show(memory.state_bytes),
-        "logits_bytes": show(memory.logits_bytes),
-        "total_bytes": show(memory.total_bytes),
-        "fits": show(memory.fits),
-        "max_context": show(memory.max_context),
-        "max_batch": show(memory.max_batch),
-    }
+    everywhere = {name: getattr(memory, name) for name in MEMORY_OF_ALL_POINTS}
+    return everywhere | {name: show(getattr(memory, name)) for name in MEMORY_OF_A_POINT}
 
 
 def _operation(entry: Entry, estimate: Estimate) -> dict[str, Any]:
@@ -228,7 +200,7 @@ def _operation(entry: Entry, estimate: Estimate) -> dict[str, Any]:
     return {
         "term": entry.term,
         "name": operation.name,
-        "kernel": operation.kernel + (f".{operation.variant}" if operation.variant else ""),
+        "kernel": kernel_name(operation.kernel, operation.variant),
         "executions": repeats,
         "seconds": float(entry.timing.seconds),
         "bytes": float(operation.bytes) * repeats,

@@ -9,16 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wmtp_sim.catalog.field_mapping import Reason
-from wmtp_sim.decide.field import (
-    BREAKDOWNS,
-    ErrorShare,
-    FieldComparison,
-    LevelSummary,
-    pooled,
-)
+from wmtp_sim.decide.field import BREAKDOWNS, ErrorShare, FieldComparison, LevelSummary, pooled
 from wmtp_sim.decide.field_rows import Compared, ComparedRow
 from wmtp_sim.decide.validation import Pair
+from wmtp_sim.render.console import plain_table, share
 from wmtp_sim.units import milliseconds
 
 SCHEMA = "wmtp-field-validation/1"
@@ -71,12 +65,10 @@ def _row_document(compared: ComparedRow) -> dict[str, Any]:
     row, stated = compared.row, compared.case.deployment
     return {
         **row.model_dump(mode="json"),
-        "priced_as": None
-        if stated is None
-        else {"model": stated.model.name, "gpu": stated.gpu, "engine": stated.engine},
+        "priced_as": stated and {"model": stated.model.name, "gpu": stated.gpu, "engine": stated.engine},
         "levels": [_level_document(found) for found in compared.levels],
         "median_of_other_rows": None if compared.usual is None else _pair(compared.usual),
-        "no_speedup": _reason(compared.reason),
+        "no_speedup": None if compared.reason is None else asdict(compared.reason),
     }
 
 
@@ -86,11 +78,7 @@ def _level_document(found: Compared) -> dict[str, Any]:
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
-    return {"measured": pair.measured, "predicted": pair.predicted, "error": pair.error}
-
-
-def _reason(reason: Reason | None) -> dict[str, str] | None:
-    return None if reason is None else {"kind": reason.kind, "detail": reason.detail}
+    return asdict(pair) | {"error": pair.error}
 
 
 # --- for people --------------------------------------------------------------------------------------------------
@@ -114,22 +102,13 @@ def print_field(answer: FieldComparison, console: Console) -> None:
     console.print(_group_table(answer))
     console.print(_worst_table(answer))
     console.print(Text("No speedup compared:", style="bold"))
-    listed = "; ".join(f"{count} {kind}" for kind, count in answer.reasons.items())
-    console.print(Text(listed))
+    console.print(Text("; ".join(f"{count} {kind}" for kind, count in answer.reasons.items())))
     console.print(Text("Every row with its figures, predictions and reason: --json", style="dim"))
 
 
-def _table(*columns: str, left: int = 1) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
-    return table
-
-
 def _level_table(answer: FieldComparison) -> Table:
-    table = _table(
-        "level", "speedups", "sign right", "median", "p90", "steps", "median", "p90", "bases", "median", "p90"
-    )
+    numbers = ("speedups", "sign right", "median", "p90", "steps", "median", "p90", "bases", "median", "p90")
+    table = plain_table(["level"], numbers, no_wrap=True)
     levels = [("", found) for found in answer.levels]
     for cache, under in answer.either.items():
         levels += [(f"if {cache}: ", found) for found in under.levels]
@@ -137,39 +116,28 @@ def _level_table(answer: FieldComparison) -> Table:
         of_others = ", accept length too" if found.level == 2 else ", accept length of other rows"
         title = TITLES[found.level] + (of_others if found.length_from == "other rows" else "")
         sign = "-" if found.sign is None else f"{found.sign:.0%}"
-        table.add_row(
-            which + title,
-            str(found.speedup.rows),
-            sign,
-            *_errors(found.speedup),
-            *_counted(found.step),
-            *_counted(found.base),
-        )
+        errors = (*_errors(found.speedup), *_counted(found.step), *_counted(found.base))
+        table.add_row(which + title, str(found.speedup.rows), sign, *errors)
     return table
 
 
 def _group_table(answer: FieldComparison) -> Table:
     """Medians by engine, GPU and method, largest groups first."""
-    table = _table("by", "", "bases", "base (0)", "steps", "step (0)", "speedups", "speedup (1)", "speedup (2)", left=2)
+    numbers = ("bases", "base (0)", "steps", "step (0)", "speedups", "speedup (1)", "speedup (2)")
+    table = plain_table(("by", ""), numbers, no_wrap=True)
     for name, key in BREAKDOWNS.items():
         groups = answer.groups(key)
         for i, (group, rows) in enumerate(list(groups.items())[:MOST_GROUPS]):
-            base, step = pooled(rows, 0, "base step"), pooled(rows, 0, "step")
-            given, fitted = pooled(rows, 1, "speedup"), pooled(rows, 2, "speedup")
-            table.add_row(
-                name if i == 0 else "",
-                group[:44],
-                *_counted(base)[:2],
-                *_counted(step)[:2],
-                *_counted(given)[:2],
-                _errors(fitted)[0],
-            )
+            found = pooled(rows, 0, "base step"), pooled(rows, 0, "step"), pooled(rows, 1, "speedup")
+            cells = [cell for each in found for cell in _counted(each)[:2]]
+            table.add_row(name if i == 0 else "", group[:44], *cells, _errors(pooled(rows, 2, "speedup"))[0])
     return table
 
 
 def _worst_table(answer: FieldComparison) -> Table:
-    table = _table("farthest off, at most base given", "of", "figure", "measured", "predicted", "error", "likely cause")
-    table.columns[-1].justify = "left"
+    numbers = ("of", "figure", "measured", "predicted", "error")
+    table = plain_table(["farthest off, at most base given"], numbers, no_wrap=True)
+    table.add_column("likely cause", no_wrap=True)
     for worst in answer.worst:
         pair, in_ms = worst.pair, worst.figure != "speedup"
         shown = [f"{milliseconds(x)} ms" if in_ms else f"{x:.2f}x" for x in (pair.measured, pair.predicted)]
@@ -182,4 +150,4 @@ def _counted(found: ErrorShare) -> tuple[str, str, str]:
 
 
 def _errors(found: ErrorShare) -> tuple[str, str]:
-    return tuple("-" if error is None else f"{error:.1%}" for error in (found.median, found.p90))  # type: ignore[return-value]
+    return share(found.median), share(found.p90)

@@ -6,7 +6,10 @@ The colours are Okabe and Ito's, which colour-blind readers tell apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
+from html import escape
+from typing import Any
+
+from wmtp_sim.render.offline import packaged
 
 #: A colour by what it stands for: on light ground (and on paper), on dark ground.
 PALETTE = {
@@ -43,10 +46,19 @@ def style(own: Mapping[str, tuple[str, str]] | None = None) -> str:
     """
     both = PALETTE | dict(own or {})
     light, dark = ("".join(f"--{name}: {each[place]}; " for name, each in both.items()) for place in (0, 1))
-    palette = (
-        f":root {{ {light}color-scheme: light dark; }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
-    )
-    return palette + files(__package__).joinpath("pages.css").read_text(encoding="utf-8")
+    by_mode = f"@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+    return f":root {{ {light}color-scheme: light dark; }}\n{by_mode}{packaged(__package__, 'pages.css')}"
+
+
+def dress(figure: Any, what: tuple[str, str], subtitle: str, height: int, above: float, **layout: Any) -> None:
+    """The frame of a plotly figure: on white, the model and the GPU (``what``) as its title, ``above`` pixels down."""
+    named = f"<b>{' on '.join(escape(shown(name)) for name in what)}</b>"
+    below = {"text": subtitle, "font": {"size": 12, "color": LIGHT["soft"]}}
+    place = {"x": 0.0, "xref": "paper", "y": 1.0 - above / height, "yanchor": "top"}
+    title = {"text": named, "subtitle": below, "font": {"size": 17, "color": LIGHT["ink"]}, **place}
+    ground = dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), LIGHT["ground"])
+    font = {"family": FONT, "size": 12, "color": LIGHT["ink"]}
+    figure.update_layout(title=title, height=height, template="none", font=font, **ground, **layout)
 
 
 def shown(name: str) -> str:

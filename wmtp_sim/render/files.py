@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from html import escape
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from wmtp_sim.errors import InputError
 from wmtp_sim.render.figures import DARK, LIGHT, style
-from wmtp_sim.render.offline import embedded, filled, plotly, unpack_script
+from wmtp_sim.render.offline import filled, packaged, page_parts
 
 #: What a figure can be written as: a page with its script inside, or a picture that needs kaleido.
 PAGE, PICTURES = ".html", (".png", ".svg")
@@ -37,7 +36,8 @@ def check_output(path: Path, suffixes: Collection[str], flag: str = "--out") -> 
         raise InputError(flag, f"{named!r} does not end in {_either(suffixes)}", "the ending says what to write")
     refuse_special(path)
     if suffix in PICTURES and find_spec("kaleido") is None:
-        raise InputError(flag, f"{suffix} pictures need kaleido, which is not installed", _KALEIDO)
+        hint = "pip install 'kaleido>=1,<2', or write .html"
+        raise InputError(flag, f"{suffix} pictures need kaleido, which is not installed", hint)
     return suffix
 
 
@@ -93,34 +93,25 @@ def page(figure: Any, title: str, notes: Collection[str] = (), rows: Sequence[Se
     """A whole HTML document that needs no network, in light or dark mode as the system has it."""
     own = figure.layout.meta or {}  # what the figure has of colours of its own, light to dark
     document = {"figure": json.loads(figure.to_json()), "dark": {LIGHT[name]: DARK[name] for name in RECOLOURED} | own}
-    parts = {
+    template, own_style, script = (packaged(__package__, f"figure.{kind}") for kind in ("html", "css", "js"))
+    said = {
         "TITLE": escape(title),
-        "STYLE": style() + _text("figure.css"),
         "NOTES": "\n".join(f"<p>{escape(note)}</p>" for note in notes),
-        "TABLE": _table(rows) if rows else "",
-        "PLOTLY": plotly(),
-        "DATA": embedded(document),
-        "SCRIPT": unpack_script() + _text("figure.js"),
+        "TABLE": _table(*rows) if rows else "",
     }
-    return filled(_text("figure.html"), parts)
+    return filled(template, said | page_parts(style() + own_style, script, document))
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """The figure's data for those who do not see it: the first row names the columns."""
-    head, *body = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in _tagged(rows))
-    lines = "".join(f"<tr>{row}</tr>" for row in body)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+def _table(head: Sequence[str], *body: Sequence[str]) -> str:
+    """The figure's data for those who do not see it."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    lines = "".join(line(row, "td") for row in body)
+    table = f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"
     inside = f'<div class="scroll" tabindex="0" role="region" aria-label="The figure as a table">{table}</div>'
     return f"<details><summary>The figure as a table</summary>{inside}</details>"
-
-
-def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    for place, row in enumerate(rows):
-        yield ("td" if place else "th"), row
-
-
-def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def refuse_special(path: Path) -> None:
@@ -136,9 +127,6 @@ def refuse_special(path: Path) -> None:
 def _unwritable(path: Path, error: Exception) -> InputError:
     problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
     return InputError(str(path)[:200], problem, "give another path")
-
-
-_KALEIDO = "pip install 'kaleido>=1,<2', or write .html"
 
 
 def _picture(draw: Callable[[], bytes], suffix: str, flag: str) -> bytes:

@@ -24,12 +24,5 @@ def layout_words(layout: Layout) -> list[str]:
 
 def layout_document(layout: Layout) -> dict[str, Any]:
     """The fields of a layout."""
-    return {
-        "gpus": layout.gpus,
-        "tp": layout.tp,
-        "dp": layout.dp,
-        "dp_attention": layout.dp_attention,
-        "expert_groups": layout.expert_groups,
-        "all_to_all": layout.all_to_all,
-        "draft_tp": layout.draft_tp,
-    }
+    names = ("gpus", "tp", "dp", "dp_attention", "expert_groups", "all_to_all", "draft_tp")
+    return {name: getattr(layout, name) for name in names}

@@ -25,9 +25,15 @@ def plotly() -> str:
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode("ascii")
 
 
-def unpack_script() -> str:
-    """The script that defines ``plotlyReady()``: a promise of Plotly, from the element ``plotly``."""
-    return files(__package__).joinpath("offline.js").read_text(encoding="utf-8")
+def packaged(package: str | None, name: str) -> str:
+    """A template, style or script that lies beside a package's modules."""
+    return files(package or "").joinpath(name).read_text(encoding="utf-8")
+
+
+def page_parts(style: str, script: str, document: Mapping[str, Any]) -> dict[str, str]:
+    """What every page carries: style, data, its script, Plotly and ``plotlyReady()``, a promise of it."""
+    unpacking = packaged(__package__, "offline.js")
+    return {"STYLE": style, "PLOTLY": plotly(), "DATA": embedded(document), "SCRIPT": unpacking + script}
 
 
 def embedded(document: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wmtp_sim.decide.estimate import Estimate
@@ -33,22 +34,15 @@ def preflight_document(found: Preflight) -> dict[str, Any]:
         "batch": int(estimate.work.batch),
         "deployment": found.deployment.model_dump() | {"verify_rows": found.deployment.rows},
         "memory": {name: _memory(memory) for name, memory in list(estimate.memory.items())[:2]},
-        "traps": [
-            {"id": trap.id, "severity": trap.severity, "reason": trap.reason, "fix": trap.fix} for trap in found.traps
-        ],
+        "traps": [asdict(trap) for trap in found.traps],
         "launch": None if found.launch is None else found.launch.text,
     }
 
 
 def _memory(memory: Memory) -> dict[str, Any]:
-    longest, largest = float(memory.max_context), float(memory.max_batch)
-    return {
-        "total_bytes": float(memory.total_bytes),
-        "budget_bytes": memory.budget_bytes,
-        "fits": bool(memory.fits),
-        "max_context": longest if math.isfinite(longest) else None,
-        "max_batch": largest if math.isfinite(largest) else None,
-    }
+    most = {name: float(getattr(memory, name)) for name in ("max_context", "max_batch")}
+    used = {"total_bytes": float(memory.total_bytes), "budget_bytes": memory.budget_bytes, "fits": bool(memory.fits)}
+    return used | {name: count if math.isfinite(count) else None for name, count in most.items()}
 
 
 def print_preflight(found: Preflight, console: Console) -> None:
@@ -56,8 +50,7 @@ def print_preflight(found: Preflight, console: Console) -> None:
     from rich.text import Text
 
     estimate = found.estimate
-    title = f"{estimate.model.name} on {estimate.machine.gpu.name}, {estimate.engine.name} {estimate.engine.version}"
-    console.print(Text(title, style="bold"))
+    console.print(Text(estimate.title, style="bold"))
     console.print(Text(_understood(found.deployment, estimate), style="dim"))
     console.print(Text(_fit(estimate)))
     for trap in found.traps:
@@ -82,26 +75,26 @@ def _heading(found: Preflight) -> str:
 def _understood(stated: ServerDeployment, estimate: Estimate) -> str:
     """The deployment in a line."""
     parts = [f"context {tokens(float(estimate.work.context))}", f"batch {int(estimate.work.batch)}"]
-    chain = f"depth {stated.depth} ({stated.rows} rows verified)" if stated.depth else "no speculation"
-    if not stated.chain and estimate.systems:
+    if stated.chain:
+        parts.append(f"depth {stated.depth} ({stated.rows} rows verified)" if stated.depth else "no speculation")
+    elif estimate.systems:
         priced = estimate.systems[0]
         parts.append(f"{priced.name} of {int(priced.levels(estimate.work.depth))} tokens")
     else:
-        parts.append(chain if stated.chain else f"{stated.method}, which is not priced")
+        parts.append(f"{stated.method}, which is not priced")
     if stated.window is not None:
         parts.append(f"window {stated.window:,} + sink {stated.sink or 0:,}")
-    backend = stated.draft_attention_backend if stated.depth else None
-    parts += [f"draft on {backend}"] if backend else []
+    if stated.depth and stated.draft_attention_backend:
+        parts.append(f"draft on {stated.draft_attention_backend}")
     return ", ".join([*parts, *layout_words(estimate.work.layout)])
 
 
 def _fit(estimate: Estimate) -> str:
     """Memory per GPU and the largest context, with the drafter and without."""
     base, *with_drafter = estimate.memory.values()
-    found = [*(("with the drafter", memory) for memory in with_drafter[:1]), ("without", base)]
-    budget = gigabytes(found[0][1].budget_bytes)
+    found = [("with the drafter", memory) for memory in with_drafter[:1]] + [("without", base)]
     parts = [
         f"{name} {gigabytes(float(m.total_bytes))}, at most {about_tokens(float(m.max_context))} of context"
         for name, m in found
     ]
-    return f"memory per GPU of {budget} usable: {'; '.join(parts)}"
+    return f"memory per GPU of {gigabytes(base.budget_bytes)} usable: {'; '.join(parts)}"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.catalog.profiles import load_profile, profile_names, profile_path
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.curves import MeasuredGeometry
 from wmtp_sim.machine.profile import KernelModel, Profile
+from wmtp_sim.render.console import plain_table, share
 
 PROFILES_SCHEMA = "wmtp-profiles/1"
 #: How many points of a curve are printed.
@@ -61,7 +61,7 @@ def print_profiles(console: Console) -> None:
     if not rows:
         console.print(Text("No profiles. `wmtp calibrate` writes one for this machine."))
         return
-    table = _table(("profile", "gpu", "status", "date"), ("points",))
+    table = plain_table(("profile", "gpu", "status", "date"), ("points",))
     table.add_column("path", overflow="fold")
     table.columns[0].no_wrap = True
     for row in rows:
@@ -77,7 +77,7 @@ def print_profiles(console: Console) -> None:
 def print_profile(profile: Profile, console: Console) -> None:
     """Every class of a profile, and where its numbers come from."""
     console.print(Text(f"{profile.name}: {profile.label}", style="bold"))
-    table = _table(
+    table = plain_table(
         ("class",),
         ("floor us", "bandwidth", "compute", "points", "shapes", "median err", "p90 err", "90 % range", "bytes"),
     )
@@ -98,7 +98,7 @@ def print_profile(profile: Profile, console: Console) -> None:
 
 def _print_curves(profile: Profile, console: Console) -> None:
     """Of each measured class, the geometry with most points: microseconds at up to six of its sizes or rows."""
-    table = _table(("class", "most measured shape", "measured us (x what the class's form says)"), ())
+    table = plain_table(("class", "most measured shape", "measured us (x what the class's form says)"))
     for name, model in sorted(profile.kernels.items()):
         if model.measured is None or not any(entry.curves for entry in model.measured.geometries):
             continue
@@ -130,15 +130,11 @@ def _cells(model: KernelModel) -> tuple[str, ...]:
         f"{model.compute:.1%}",
         str(model.points or "-"),
         str(shapes or "-"),
-        _share(model.median_error),
-        _share(model.p90_error),
+        share(model.median_error),
+        share(model.p90_error),
         f"/{model.spread:.2f} x{model.spread:.2f}",
         "-" if model.measured_bytes is None else "-".join(map(_bytes, model.measured_bytes)),
     )
-
-
-def _share(error: float | None) -> str:
-    return "-" if error is None else f"{error:.1%}"
 
 
 def _bytes(count: float) -> str:
@@ -150,7 +146,9 @@ def _bytes(count: float) -> str:
 
 def print_fit(profile: Profile, reports: Sequence[Any], console: Console) -> None:
     """A calibration's fit (`calibration.fit.Report` each): errors on points, and on geometries, that were held out."""
-    table = _table(("class",), ("points", "floor us", "bandwidth", "median err", "p90 err", "in 90 %", "new shapes"))
+    table = plain_table(
+        ("class",), ("points", "floor us", "bandwidth", "median err", "p90 err", "in 90 %", "new shapes")
+    )
     for report in reports:
         model = report.model
         table.add_row(
@@ -158,10 +156,10 @@ def print_fit(profile: Profile, reports: Sequence[Any], console: Console) -> Non
             str(model.points),
             f"{model.floor_s * 1e6:.2f}",
             f"{model.bandwidth:.1%}",
-            _share(model.median_error),
-            _share(model.p90_error),
+            share(model.median_error),
+            share(model.p90_error),
             f"{report.coverage:.0%}",
-            _share(report.elsewhere_median_error),
+            share(report.elsewhere_median_error),
         )
     console.print(table)
     noisy = sum(bool(record.get("noisy")) for record in profile.measurements)
@@ -171,7 +169,7 @@ def print_fit(profile: Profile, reports: Sequence[Any], console: Console) -> Non
 
 def print_spread(spread: Mapping[str, float], console: Console) -> None:
     """By how much several GPUs of one kind differ."""
-    table = _table(("class",), ("GPUs differ by",))
+    table = plain_table(("class",), ("GPUs differ by",))
     for name, ratio in spread.items():
         table.add_row(Text(name), f"{ratio:.1%}")
     console.print(table)
@@ -180,17 +178,8 @@ def print_spread(spread: Mapping[str, float], console: Console) -> None:
 
 def print_side_by_side(rows: Sequence[tuple[str, str, float, float]], console: Console) -> None:
     """Other packages' attention beside ours: (shape, kernel, our seconds, theirs) each."""
-    table = _table(("attention", "kernel"), ("ours us", "theirs us", "theirs / ours"))
+    table = plain_table(("attention", "kernel"), ("ours us", "theirs us", "theirs / ours"))
     for shape, variant, ours, theirs in rows:
         cells = (f"{ours * 1e6:.1f}", f"{theirs * 1e6:.1f}", f"{theirs / ours:.2f}")
         table.add_row(Text(shape), Text(variant), *cells)
     console.print(table)
-
-
-def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in left:
-        table.add_column(heading)
-    for heading in right:
-        table.add_column(heading, justify="right")
-    return table

@@ -17,7 +17,6 @@ from wmtp_sim.decide.depth_table import MARGIN, DepthTable, Interval, Row
 from wmtp_sim.decide.difference import Difference
 from wmtp_sim.decide.options import Option
 from wmtp_sim.decide.recommend import Recommendation
-from wmtp_sim.decide.thresholds import Standing, Threshold
 from wmtp_sim.render.layout import layout_document
 from wmtp_sim.render.recommend import notices
 
@@ -36,7 +35,7 @@ def recommend_document(
     """Everything a recommendation knows; ``choice`` is null where there is none, ``launch`` where no command starts it,
     and ``launch_unsaid`` is then what no flag says; ``by_batch`` is null where it was not asked for."""
     launch = launch or Launch()
-    deployment = found.space.deployment
+    deployment, options = found.space.deployment, found.space.options
     table = found.depth_table
     return {
         "schema": SCHEMA,
@@ -56,7 +55,7 @@ def recommend_document(
         "slo_itl_s": found.target.seconds if np.isfinite(found.target.seconds) else None,
         "slo_certain": found.target.certain,
         "need": found.need,
-        "options": [_option(found, place) for place in range(len(found.space.options))],
+        "options": [_option(found, place) for place in range(len(options))],
         "choice": _choice(found),
         "launch": launch.line,
         "launch_unsaid": launch.unsaid,
@@ -64,11 +63,14 @@ def recommend_document(
         "over_runner_up": _over(found, found.runner_up),
         "over_off": _over(found, 0 if found.place else None),
         "speculation": None if found.speculation is None else found.speculation.word,
-        "what_if": None if found.what_if is None else _named(found.space.options[found.what_if]),
-        "too_large": None if found.too_large is None else _named(found.space.options[found.too_large]),
+        "what_if": None if found.what_if is None else _named(options[found.what_if]),
+        "too_large": None if found.too_large is None else _named(options[found.too_large]),
         "better_backend": _better_backend(found),
-        "thresholds": [_threshold(found, each) for each in found.thresholds],
-        "standing": [_standing(each) for each in found.standing],
+        "thresholds": [
+            asdict(each) | {"becomes": _if_any(each.becomes), "option": _if_any(each.option)}
+            for each in found.thresholds
+        ],
+        "standing": [asdict(each) | {"option": _if_any(each.option)} for each in found.standing],
         "switching": None if table is None else _switching(table),
         "warnings": [{"id": w.id, "text": w.text} for w in notices(found)],
     }
@@ -119,6 +121,10 @@ def _named(option: Option) -> dict[str, Any]:
     return asdict(option) | {"policy": option.policy or "off"}
 
 
+def _if_any(option: Option | None) -> dict[str, Any] | None:
+    return None if option is None else _named(option)
+
+
 def _option(found: Recommendation, place: int) -> dict[str, Any]:
     """Costs and needs of one option, and over the mix what it gives; null without an acceptance or where none fits."""
     document = _named(found.space.options[place]) | {
@@ -127,7 +133,7 @@ def _option(found: Recommendation, place: int) -> dict[str, Any]:
         "fits": found.asked_priced.fits[place].tolist(),
         "accept_length_needed": found.needed[place].tolist(),
         "unwinnable": found.unwinnable[place].tolist(),
-        "accept_length_needed_on_mix": None if found.needed_on_mix is None else float(found.needed_on_mix[place]),
+        "accept_length_needed_on_mix": None if found.mix is None else float(found.needed_on_mix[place]),
         "accept_length": None if found.lengths is None else float(found.lengths[place]),
     }
     judged = found.judged
@@ -165,18 +171,6 @@ def _better_backend(found: Recommendation) -> dict[str, Any] | None:
     if other is None:
         return None
     return {"backend": other.backend, "option": _named(other.option), "gain": other.more}
-
-
-def _threshold(found: Recommendation, threshold: Threshold) -> dict[str, Any]:
-    document = asdict(threshold)
-    for name in ("becomes", "option"):
-        value = getattr(threshold, name)
-        document[name] = None if value is None else _named(value)
-    return document
-
-
-def _standing(standing: Standing) -> dict[str, Any]:
-    return asdict(standing) | {"option": None if standing.option is None else _named(standing.option)}
 
 
 def _switching(table: DepthTable) -> dict[str, Any]:

@@ -7,12 +7,13 @@ on a memory roofline: they are listed with their share of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
+from wmtp_sim.machine.curves import Curve
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import KernelModel, Profile
 from wmtp_sim.render.layout import layout_document
@@ -224,10 +225,10 @@ def _place(machine: Machine, phase: str, group: list[Entry], step_s: float) -> P
     return Point(
         phase=phase,
         name=first.name,
-        kernel=_kernel(first),
+        kernel=kernel_name(first.kernel, first.variant),
         math=first.math,
         label=class_label(machine.profile, first.kernel, first.variant),
-        measured_shape=all(_found(model, o) for o in operations),
+        measured_shape=all(_curves(model, o.geometry) for o in operations),
         binds=machine.binding_roof(longest),
         executions=sum(float(o.repeats) for o in operations),
         flops=flops,
@@ -240,14 +241,15 @@ def _place(machine: Machine, phase: str, group: list[Entry], step_s: float) -> P
     )
 
 
-def _kernel(operation: Operation) -> str:
-    return operation.kernel + (f".{operation.variant}" if operation.variant else "")
+def kernel_name(kernel: str, variant: str) -> str:
+    """A kernel class with its variant, if it has any."""
+    return f"{kernel}.{variant}" if variant else kernel
 
 
-def _found(model: KernelModel, operation: Operation) -> bool:
-    """Whether points of these very sizes are in the profile, not a factor alone."""
-    known = model.measured.find(operation.geometry) if model.measured and operation.geometry else None
-    return known is not None and bool(known.curves)
+def _curves(model: KernelModel, geometry: tuple[float, ...]) -> Sequence[Curve]:
+    """Points of these very sizes in the profile; none where it has a factor alone."""
+    known = model.measured.find(geometry) if model.measured and geometry else None
+    return known.curves if known else ()
 
 
 def _ceilings(machine: Machine) -> Iterator[Ceiling]:
@@ -275,11 +277,8 @@ def _series(profile: Profile, operations: list[Operation]) -> Iterator[Series]:
         if operation.name not in names:
             names.append(operation.name)
     for (kernel, variant, geometry), names in sorted(named.items()):
-        model = profile.kernel(kernel, variant)
-        known = model.measured.find(geometry) if model.measured and geometry else None
-        label = class_label(profile, kernel, variant)
-        full = kernel + (f".{variant}" if variant else "")
-        for curve in known.curves if known else ():
+        full, label = kernel_name(kernel, variant), class_label(profile, kernel, variant)
+        for curve in _curves(profile.kernel(kernel, variant), geometry):
             yield Series(full, label, tuple(names), geometry, curve.rows, curve.size_s, curve.form_s, curve.seconds)
 
 
@@ -293,7 +292,7 @@ def _notes(profile: Profile, operations: list[Operation], series: tuple[Series, 
         return
     shapes: dict[str, set[tuple[float, ...]]] = {}
     for operation in operations:
-        shapes.setdefault(_kernel(operation), set()).add(operation.geometry)
+        shapes.setdefault(kernel_name(operation.kernel, operation.variant), set()).add(operation.geometry)
     parts = []
     for kernel, wanted in sorted(shapes.items()):
         there = [s for s in series if s.kernel == kernel]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from wmtp_sim.render.figures import FONT, LIGHT, shown
-from wmtp_sim.render.roofline import Attainable, Left, Point, Roofline, Series
+from wmtp_sim.render.figures import LIGHT, dress, shown
+from wmtp_sim.render.roofline import Left, Point, Roofline, Series
 from wmtp_sim.render.spots import Box, spots
 from wmtp_sim.units import tokens
 
@@ -20,7 +19,10 @@ PHASES = {
     "extend": (LIGHT["green"], "square"),
     "sample": (LIGHT["extend"], "triangle-up"),
 }
-ROOF, REACHED, GRID, INK, SOFT = (LIGHT[name] for name in ("soft", "faint", "line", "ink", "soft"))
+REACHED, INK, SOFT = (LIGHT[name] for name in ("faint", "ink", "soft"))
+AXIS = {"type": "log", "gridcolor": LIGHT["line"], "showline": True, "linecolor": REACHED, "ticks": "outside"}
+#: Where the roofs are.
+ROOFS = {"row": 1, "col": 1}
 #: How many operations are named in the picture.
 LABELLED = 10
 #: Panels of measured points: classes shown, and how many fit beside one another.
@@ -54,9 +56,12 @@ def roofline_figure(roofs: Roofline) -> Any:
     _draw_roofs(figure, roofs, frame)
     _draw_points(figure, roofs)
     _label_points(figure, roofs, frame)
-    for i, series in enumerate(panels.values()):
-        _draw_panel(figure, series, 2 + i // COLUMNS, 1 + i % COLUMNS)
-    _hide_empty(figure, len(panels), rows)
+    cells = [{"row": 2 + i // COLUMNS, "col": 1 + i % COLUMNS} for i in range(rows * COLUMNS)]
+    for series, at in zip(panels.values(), cells, strict=False):
+        _draw_panel(figure, series, at)
+    for at in cells[len(panels) :]:
+        figure.update_xaxes(visible=False, **at)
+        figure.update_yaxes(visible=False, **at)
     _dress(figure, roofs, frame, height)
     return figure
 
@@ -97,7 +102,7 @@ class _Frame:
         ridge = peak / roofs.bytes_per_s
         self.x = (math.log10(min(x) / 5.0), math.log10(max(*x, ridge) * 4.0))
         self.y = (math.log10(min(y) / 3.0), math.log10(peak * 2.0))
-        longest = max(len(text) for _, text, _ in _roof_names(roofs))
+        longest = max(len(roof.name) for roof in _roofs(roofs))
         self.right = int(SMALL_TEXT_WIDTH * longest) + 12
         self.memory_at = min(c.flops_per_s for c in roofs.ceilings) / roofs.bytes_per_s / 2.0
         self.width, self.height = WIDTH - LEFT - self.right, ROOFS_HEIGHT
@@ -111,38 +116,45 @@ class _Frame:
 # --- the roofs -----------------------------------------------------------------------------------------------------
 
 
+class _Roof(NamedTuple):
+    """A line that no operation gets above: its slope and its height, and how it is drawn."""
+
+    bytes_per_s: float
+    flops_per_s: float
+    name: str
+    colour: str
+    line: dict[str, Any]
+
+
+def _roofs(roofs: Roofline) -> list[_Roof]:
+    """The datasheet's, then what kernel classes attain, of the six largest shares; an ideal one is the datasheet's."""
+    solid, dotted = {"color": SOFT, "width": 1.6}, {"color": REACHED, "width": 1.0, "dash": "dot"}
+    found = []
+    for each in roofs.ceilings:
+        name = f"{each.math} {_si(each.flops_per_s)}FLOP/s, datasheet"
+        found.append(_Roof(roofs.bytes_per_s, each.flops_per_s, name, INK, solid))
+    for a in [a for a in roofs.attainable if a.label != "ideal"][:6]:
+        name = f"{a.kernel} {a.math} {_si(a.flops_per_s)}, {a.label}"
+        found.append(_Roof(a.bytes_per_s, a.flops_per_s, name, SOFT, dotted))
+    return found
+
+
 def _draw_roofs(figure: Any, roofs: Roofline, frame: _Frame) -> None:
-    solid, dotted = {"color": ROOF, "width": 1.6}, {"color": REACHED, "width": 1.0, "dash": "dot"}
-    lines = [(_roof(frame, roofs.bytes_per_s, c.flops_per_s), solid) for c in roofs.ceilings]
-    lines += [(_roof(frame, a.bytes_per_s, a.flops_per_s), dotted) for a in _distinct(roofs.attainable)]
-    names = _roof_names(roofs)
-    for (line, style), (_, text, _) in zip(lines, names, strict=True):
-        _line(figure, line, text, style)
-    _name_ceilings(figure, frame, names)
+    look = {"mode": "lines", "showlegend": False, "hovertemplate": "%{fullData.name}<extra></extra>"}
+    low, high = 10 ** frame.x[0], 10 ** frame.x[1]
+    drawn = _roofs(roofs)
+    for slope, peak, name, _, line in drawn:
+        x, y = [low, peak / slope, high], [low * slope, peak, peak]
+        figure.add_scatter(x=x, y=y, name=escape(name), line=line, **look, **ROOFS)
+    _name_roofs(figure, frame, drawn)
     _name_memory(figure, roofs, frame)
-
-
-def _roof_names(roofs: Roofline) -> list[tuple[float, str, str]]:
-    """FLOP/s, name and colour of each roof: the datasheet's, then what kernel classes attain."""
-    peaks = [(c.flops_per_s, f"{c.math} {_si(c.flops_per_s)}FLOP/s, datasheet", INK) for c in roofs.ceilings]
-    return peaks + [
-        (a.flops_per_s, f"{a.kernel} {a.math} {_si(a.flops_per_s)}, {a.label}", SOFT)
-        for a in _distinct(roofs.attainable)
-    ]
 
 
 def _name_memory(figure: Any, roofs: Roofline, frame: _Frame) -> None:
     """The memory's rate, above its slope: no operation is there."""
-    figure.add_annotation(
-        x=math.log10(frame.memory_at),
-        y=math.log10(frame.memory_at * roofs.bytes_per_s),
-        text=_memory_text(roofs),
-        showarrow=False,
-        xanchor="right",
-        yanchor="bottom",
-        yshift=MEMORY_SHIFT,
-        font={"size": 11, "color": INK},
-    )
+    place = {"x": math.log10(frame.memory_at), "y": math.log10(frame.memory_at * roofs.bytes_per_s)}
+    beside = {"xanchor": "right", "yanchor": "bottom", "yshift": MEMORY_SHIFT, "showarrow": False}
+    figure.add_annotation(**place, text=_memory_text(roofs), **beside, font={"size": 11, "color": INK})
 
 
 def _memory_text(roofs: Roofline) -> str:
@@ -160,48 +172,15 @@ def _obstacles(roofs: Roofline, frame: _Frame) -> list[Box]:
     return found
 
 
-def _distinct(attainable: tuple[Attainable, ...]) -> list[Attainable]:
-    """Attainable roofs worth a line: the six largest shares; an ideal one is the datasheet's own."""
-    return [a for a in attainable if a.label != "ideal"][:6]
-
-
-def _roof(frame: _Frame, bytes_per_s: float, peak: float) -> tuple[list[float], list[float]]:
-    low, high = 10 ** frame.x[0], 10 ** frame.x[1]
-    return [low, peak / bytes_per_s, high], [low * bytes_per_s, peak, peak]
-
-
-def _line(figure: Any, line: tuple[list[float], list[float]], name: str, style: dict[str, Any]) -> None:
-    figure.add_scatter(
-        x=line[0],
-        y=line[1],
-        mode="lines",
-        name=escape(name),
-        line=style,
-        showlegend=False,
-        hovertemplate="%{fullData.name}<extra></extra>",
-        row=1,
-        col=1,
-    )
-
-
-def _name_ceilings(figure: Any, frame: _Frame, names: list[tuple[float, str, str]]) -> None:
+def _name_roofs(figure: Any, frame: _Frame, roofs: list[_Roof]) -> None:
     """Names at the right end of each roof, from the top down, moved apart where roofs are close."""
     lowest = -math.inf
-    for rate, text, color in sorted(names, key=lambda name: -name[0]):
-        wanted = frame.pixel(1.0, rate)[1]
-        placed = max(wanted, lowest + 15.0)
-        lowest = placed
-        figure.add_annotation(
-            x=1.0,
-            xref="x domain",
-            y=math.log10(rate),
-            text=escape(text),
-            showarrow=False,
-            xanchor="left",
-            yshift=wanted - placed,
-            xshift=4,
-            font={"size": 10, "color": color},
-        )
+    for roof in sorted(roofs, key=lambda each: -each.flops_per_s):
+        wanted = frame.pixel(1.0, roof.flops_per_s)[1]
+        lowest = max(wanted, lowest + 15.0)
+        place = {"x": 1.0, "xref": "x domain", "y": math.log10(roof.flops_per_s), "xanchor": "left", "xshift": 4}
+        font = {"size": 10, "color": roof.colour}
+        figure.add_annotation(**place, yshift=wanted - lowest, text=escape(roof.name), showarrow=False, font=font)
 
 
 # --- the operations ------------------------------------------------------------------------------------------------
@@ -210,6 +189,8 @@ def _name_ceilings(figure: Any, frame: _Frame, names: list[tuple[float, str, str
 def _draw_points(figure: Any, roofs: Roofline) -> None:
     for phase, (color, symbol) in PHASES.items():
         points = [p for p in roofs.points if p.phase == phase]
+        edge = {"width": 1.5, "color": color} if symbol.endswith("-open") else {"width": 0.7, "color": LIGHT["ground"]}
+        look = {"color": color, "symbol": symbol, "line": edge}
         if points:
             figure.add_scatter(
                 x=[p.intensity for p in points],
@@ -217,16 +198,9 @@ def _draw_points(figure: Any, roofs: Roofline) -> None:
                 customdata=[_details(p) for p in points],
                 mode="markers",
                 name=phase,
-                marker={
-                    "color": color,
-                    "symbol": symbol,
-                    "size": [diameter(p) for p in points],
-                    "opacity": 0.75,
-                    "line": {"width": 1.5 if symbol.endswith("-open") else 0.7, "color": _edge(color, symbol)},
-                },
+                marker={**look, "size": [diameter(p) for p in points], "opacity": 0.75},
                 hovertemplate=_HOVER,
-                row=1,
-                col=1,
+                **ROOFS,
             )
 
 
@@ -234,10 +208,6 @@ _HOVER = (
     "<b>%{customdata[0]}</b> (%{fullData.name})<br>%{customdata[1]}<br>%{x:.3~g} FLOP/byte, %{y:.3~s}FLOP/s"
     "<br>%{customdata[2]}<extra></extra>"
 )
-
-
-def _edge(color: str, symbol: str) -> str:
-    return color if symbol.endswith("-open") else LIGHT["ground"]
 
 
 def _details(point: Point) -> list[str]:
@@ -262,22 +232,12 @@ def _label_points(figure: Any, roofs: Roofline, frame: _Frame) -> None:
     sizes = [(TEXT_WIDTH * len(text) + 6.0, TEXT_HEIGHT) for text in texts]
     found = spots(centres, radii, sizes, Box(0.0, 0.0, frame.width, frame.height), _obstacles(roofs, frame))
     for point, text, (x, y) in zip(chosen, texts, found, strict=True):
-        at = frame.pixel(point.intensity, point.attained_flops_per_s)
-        figure.add_annotation(
-            x=math.log10(point.intensity),
-            y=math.log10(point.attained_flops_per_s),
-            text=escape(text),
-            ax=x - at[0],
-            ay=y - at[1],
-            showarrow=True,
-            arrowhead=0,
-            arrowwidth=0.8,
-            arrowcolor=PHASES[point.phase][0],
-            standoff=diameter(point) / 2,
-            font={"size": 11, "color": PHASES[point.phase][0]},
-            bgcolor=LIGHT["veil"],
-            borderpad=1,
-        )
+        at, color = frame.pixel(point.intensity, point.attained_flops_per_s), PHASES[point.phase][0]
+        place = {"x": math.log10(point.intensity), "y": math.log10(point.attained_flops_per_s)}
+        line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": color}
+        reach = {"ax": x - at[0], "ay": y - at[1], "standoff": diameter(point) / 2}
+        look = {"font": {"size": 11, "color": color}, "bgcolor": LIGHT["veil"], "borderpad": 1}
+        figure.add_annotation(**place, text=escape(text), **line, **reach, **look)
 
 
 # --- measured points -----------------------------------------------------------------------------------------------
@@ -293,56 +253,42 @@ def _panels(roofs: Roofline) -> dict[str, list[Series]]:
     return dict(list(found.items())[:MOST_PANELS])
 
 
-def _draw_panel(figure: Any, series: list[Series], row: int, column: int) -> None:
-    def flat(values: Callable[[Series], tuple[float, ...]]) -> list[float]:
-        return [value * 1e6 for each in series for value in values(each)]
-
-    sizes, forms, seconds = flat(lambda s: s.size_s), flat(lambda s: s.form_s), flat(lambda s: s.seconds)
+def _draw_panel(figure: Any, series: list[Series], at: dict[str, int]) -> None:
+    sizes = [1e6 * each for s in series for each in s.size_s]
+    forms = [1e6 * each for s in series for each in s.form_s]
+    seconds = [1e6 * each for s in series for each in s.seconds]
     curve = sorted(zip(sizes, forms, strict=True))
+    kernel, label = series[0].kernel, series[0].label
     figure.add_scatter(
         x=[size for size, _ in curve],
         y=[form for _, form in curve],
-        mode="lines",
-        name=escape(f"{series[0].kernel}, fitted"),
+        name=escape(f"{kernel}, fitted"),
         line={"color": LIGHT["draft"], "width": 2},
-        showlegend=False,
         hovertemplate="fitted %{y:.3~g} µs<extra></extra>",
-        row=row,
-        col=column,
+        mode="lines",
+        showlegend=False,
+        **at,
     )
     figure.add_scatter(
         x=sizes,
         y=seconds,
         customdata=[[escape(f"{', '.join(s.operations)}; {s.rows:g} rows")] for s in series for _ in s.seconds],
-        mode="markers",
-        name=escape(f"{series[0].kernel}, {series[0].label}"),
+        name=escape(f"{kernel}, {label}"),
         marker={"color": LIGHT["blue"], "size": 5, "opacity": 0.7},
-        showlegend=False,
         hovertemplate="%{customdata[0]}<br>%{y:.3~g} µs<extra></extra>",
-        row=row,
-        col=column,
+        mode="markers",
+        showlegend=False,
+        **at,
     )
-    title = f"<b>{escape(series[0].kernel)}</b><br>{len(seconds)} points {escape(shown(series[0].label))}"
-    axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
+    title = f"<b>{escape(kernel)}</b><br>{len(seconds)} points {escape(shown(label))}"
     size = {"text": "size: µs by the fitted form", "font": {"size": 11}}
-    figure.update_xaxes(**axis, **_ticks(sizes), title=size, row=row, col=column)
-    figure.update_yaxes(**axis, **_ticks(seconds + forms), row=row, col=column)
-    if column == 1:
-        figure.update_yaxes(title={"text": "measured, µs", "font": {"size": 11}}, row=row, col=column)
-    figure.add_annotation(
-        text=title,
-        x=0.0,
-        y=1.0,
-        xref="x domain",
-        yref="y domain",
-        xanchor="left",
-        yanchor="bottom",
-        align="left",
-        showarrow=False,
-        font={"size": 11, "color": INK},
-        row=row,
-        col=column,
-    )
+    figure.update_xaxes(**AXIS, **_ticks(sizes), title=size, **at)
+    figure.update_yaxes(**AXIS, **_ticks(seconds + forms), **at)
+    if at["col"] == 1:
+        figure.update_yaxes(title={"text": "measured, µs", "font": {"size": 11}}, **at)
+    corner = {"x": 0.0, "y": 1.0, "xref": "x domain", "yref": "y domain", "xanchor": "left", "yanchor": "bottom"}
+    look = {"align": "left", "showarrow": False, "font": {"size": 11, "color": INK}}
+    figure.add_annotation(text=title, **corner, **look, **at)
 
 
 def _ticks(values: list[float]) -> dict[str, Any]:
@@ -354,39 +300,20 @@ def _ticks(values: list[float]) -> dict[str, Any]:
     return {"range": [low, high], "tickvals": kept, "ticktext": [f"{m:,.10g}" for m in kept]}
 
 
-def _hide_empty(figure: Any, panels: int, rows: int) -> None:
-    for i in range(panels, rows * COLUMNS):
-        place = {"row": 2 + i // COLUMNS, "col": 1 + i % COLUMNS}
-        figure.update_xaxes(visible=False, **place)
-        figure.update_yaxes(visible=False, **place)
-
-
 # --- the whole -----------------------------------------------------------------------------------------------------
 
 
 def _dress(figure: Any, roofs: Roofline, frame: _Frame, height: int) -> None:
-    axis = {"type": "log", "gridcolor": GRID, "showline": True, "linecolor": REACHED, "ticks": "outside"}
-    x = {**axis, "range": frame.x, "title": "arithmetic intensity, FLOP per byte", "dtick": 1}
-    y = {**axis, "range": frame.y, "title": "attained, FLOP/s per GPU", "dtick": 1, "tickformat": "~s"}
-    figure.update_xaxes(x, row=1, col=1)
-    figure.update_yaxes(y, row=1, col=1)
-    figure.update_layout(
-        title={
-            "text": f"<b>{escape(shown(roofs.model))} on {escape(shown(roofs.gpu))}</b>",
-            "subtitle": {"text": escape(_subtitle(roofs)), "font": {"size": 12, "color": SOFT}},
-            "x": 0.0,
-            "xref": "paper",
-            "y": 1.0 - 24.0 / (height + TOP + BOTTOM),
-            "yanchor": "top",
-            "font": {"size": 17, "color": INK},
-        },
-        height=height + TOP + BOTTOM,
+    figure.update_xaxes(AXIS, range=frame.x, title="arithmetic intensity, FLOP per byte", dtick=1, **ROOFS)
+    figure.update_yaxes(AXIS, range=frame.y, title="attained, FLOP/s per GPU", dtick=1, tickformat="~s", **ROOFS)
+    dress(
+        figure,
+        (roofs.model, roofs.gpu),
+        escape(_subtitle(roofs)),
+        height + TOP + BOTTOM,
+        above=24.0,
         modebar={"remove": ["select2d", "lasso2d"]},
         margin={"l": LEFT, "r": frame.right, "t": TOP, "b": BOTTOM},
-        template="none",
-        paper_bgcolor=LIGHT["ground"],
-        plot_bgcolor=LIGHT["ground"],
-        font={"family": FONT, "size": 12, "color": INK},
         legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom", "itemsizing": "constant"},
         hoverlabel={"bgcolor": LIGHT["ground"]},
     )

@@ -40,18 +40,14 @@ class Box:
 
 
 def spots(
-    marks: Sequence[Place],
-    radii: Sequence[float],
-    sizes: Sequence[Place],
-    frame: Box,
-    obstacles: Sequence[Box] = (),
+    marks: Sequence[Place], radii: Sequence[float], sizes: Sequence[Place], frame: Box, obstacles: Sequence[Box] = ()
 ) -> list[Place]:
     """Centres of the names of the first ``len(sizes)`` marks, each ``(width, height)``, placed in their order.
 
     A name covers no mark, obstacle or other name and stays in the frame if that can be; else it takes the place that
     covers least.
     """
-    taken = [_square(mark, radius) for mark, radius in zip(marks, radii, strict=True)]
+    taken = [_box(mark, (2 * radius, 2 * radius)) for mark, radius in zip(marks, radii, strict=True)]
     found = []
     for mark, radius, size in zip(marks, radii, sizes, strict=False):
         costs = {
@@ -90,7 +86,3 @@ def _crossed(mark: Place, centre: Place, taken: Sequence[Box]) -> int:
 def _box(centre: Place, size: Place) -> Box:
     x, y, width, height = *centre, size[0] / 2, size[1] / 2
     return Box(x - width, y - height, x + width, y + height)
-
-
-def _square(mark: Place, radius: float) -> Box:
-    return Box(mark[0] - radius, mark[1] - radius, mark[0] + radius, mark[1] + radius)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.catalog.systems import shipped_systems
+from wmtp_sim.render.console import plain_table
 from wmtp_sim.spec.system import System
 
 
 def print_systems(console: Console) -> None:
     """One line for each: name, who drafts, whether the output stays the target's, title."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("system", "drafters", "lossless"):
-        table.add_column(name, no_wrap=True)
+    table = plain_table(("system", "drafters", "lossless"), no_wrap=True)
     table.add_column("")
     for each in shipped_systems().values():
         table.add_row(each.name, " ".join(each.drafters), "yes" if each.lossless else "no", each.title)
@@ -28,9 +26,7 @@ def print_system(system: System, console: Console) -> None:
     """Every field that a system states beyond the plainest, and what is known of it."""
     console.print(Text(f"{system.name}: {system.title}", style="bold"))
     console.print(Text(system.source, style="dim"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("field", "value", "source"):
-        table.add_column(name, overflow="fold")
+    table = plain_table(("field", "value", "source"), overflow="fold")
     for path, value in stated(system).items():
         table.add_row(path, str(value), _source(system, path))
     console.print(table)

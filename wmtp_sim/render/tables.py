@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.decide.choice import fits
-from wmtp_sim.decide.estimate import Estimate, PolicyResult, StepCost
+from wmtp_sim.decide.estimate import Estimate, PolicyResult
 from wmtp_sim.decide.evidence import unmeasured
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.verdict import WORDS, speedup, words
-from wmtp_sim.decide.warnings import warnings
+from wmtp_sim.decide.warnings import Warning, warnings
+from wmtp_sim.render.console import plain_table
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.sentences import said
 from wmtp_sim.render.verdict import not_sure, spread, verdict
@@ -36,7 +37,9 @@ UNSURE = "?"
 
 def print_estimate(estimate: Estimate, console: Console) -> None:
     """One table for a single point, one row per point for a sweep; then the verdict and the warnings."""
-    _heading(estimate, console)
+    work = estimate.work
+    points = [f"{name} {_range(getattr(work, name))}" for name in ("context", "depth", "batch")]
+    print_heading(estimate, [*points, f"window {_range(work.window)} + sink {_range(work.sink)}"], console)
     if estimate.work.shape == ():
         console.print(_point_table(estimate))
         console.print(Text(_ranges(estimate), style="dim"))
@@ -44,18 +47,19 @@ def print_estimate(estimate: Estimate, console: Console) -> None:
             console.print(Text(line, style="bold"))
     else:
         _print_sweep(estimate, console)
-    for warning in warnings(estimate):
+    print_warnings(warnings(estimate), console)
+
+
+def print_heading(estimate: Estimate, points: list[str], console: Console) -> None:
+    """What runs where, at which points, and what is known of its kernels."""
+    parts = ", ".join([*points, *layout_words(estimate.work.layout)])
+    console.print(Text(estimate.title, style="bold"))
+    console.print(Text(f"{parts}; kernels: {estimate.machine.profile.label}", style="dim"))
+
+
+def print_warnings(told: Iterable[Warning], console: Console) -> None:
+    for warning in told:
         console.print(Text(f"! {warning.text} [{warning.id}]", style="yellow"))
-
-
-def _heading(estimate: Estimate, console: Console) -> None:
-    work, profile = estimate.work, estimate.machine.profile
-    parts = [f"context {_range(work.context)}", f"depth {_range(work.depth)}", f"batch {_range(work.batch)}"]
-    parts.append(f"window {_range(work.window)} + sink {_range(work.sink)}")
-    parts += layout_words(work.layout)
-    title = f"{estimate.model.name} on {estimate.machine.gpu.name}, {estimate.engine.name} {estimate.engine.version}"
-    console.print(Text(title, style="bold"))
-    console.print(Text(f"{', '.join(parts)}; kernels: {profile.label}", style="dim"))
 
 
 def _range(array: np.ndarray) -> str:
@@ -68,53 +72,34 @@ def _range(array: np.ndarray) -> str:
 
 
 def _point_table(estimate: Estimate) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    names: list[str] = ["base", *estimate.policies]
-    for name in names:
+    table = plain_table([""])
+    for name in estimate.costs:
         table.add_column(name, justify="right", no_wrap=True)
-    costs = [estimate.base, *(result.cost for result in estimate.policies.values())]
+    costs = estimate.costs.values()
     for term in TERMS:
-        table.add_row(f"{term} ms", *(_blank_zero(float(cost.terms[term])) for cost in costs))
+        seconds = [float(cost.terms[term]) for cost in costs]
+        table.add_row(f"{term} ms", *(milliseconds(each) if each else "-" for each in seconds))
     table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
-    _add(table, estimate, "tok/s per request", rate(float(estimate.base_tokens_per_s)), _rate, NO_ROOM)
-    if len(estimate.systems) > 1:
-        plainest = estimate.systems[0].name
-        _add(table, estimate, f"margin over {plainest}", "", lambda r: percent(float(r.margin)))
-    _add(table, estimate, "speedup (at most)", times(1.0), _speedup, NO_ROOM)
+    policies = estimate.policies
+    table.add_row("tok/s per request", rate(float(estimate.base_tokens_per_s)), *_held(estimate, _rate))
+    if len(policies) > 1:
+        margins = (percent(float(result.margin)) for result in policies.values())
+        table.add_row(f"margin over {estimate.systems[0].name}", "", *margins)
+    table.add_row("speedup (at most)", times(1.0), *_held(estimate, _speedup))
     if estimate.accept_length is not None:
-        gains = ((policy, speedup(estimate, policy)) for policy in estimate.policies)
+        gains = ((policy, speedup(estimate, policy)) for policy in policies)
         cells = (spread(gain) if gain and fits(estimate, policy) else "" for policy, gain in gains)
         table.add_row("  range", "", *cells)
-    _add(table, estimate, "break-even AL", "", _break_even)
-    memories = [estimate.memory[name] for name in names]
+    table.add_row("break-even AL", "", *map(_break_even, policies.values()))
+    memories = [estimate.memory[name] for name in estimate.costs]
     table.add_row("memory per GPU", *map(_used, memories))
     table.add_row("max context", *(about_tokens(float(memory.max_context)) for memory in memories))
     return table
 
 
-def _add(
-    table: Table,
-    estimate: Estimate,
-    label: str,
-    base: str,
-    cell: Callable[[PolicyResult], str],
-    unfit: str | None = None,
-) -> None:
-    """A row of policies; ``unfit`` stands where memory does not hold one."""
-    cells = (
-        cell(result) if unfit is None or fits(estimate, policy) else unfit
-        for policy, result in estimate.policies.items()
-    )
-    table.add_row(label, base, *cells)
-
-
-def _blank_zero(seconds: float) -> str:
-    return milliseconds(seconds) if seconds else "-"
-
-
-def _interval(cost: StepCost) -> str:
-    return f"{milliseconds(float(cost.low_s))}..{milliseconds(float(cost.high_s))}"
+def _held(estimate: Estimate, cell: Callable[[PolicyResult], str]) -> list[str]:
+    """A cell for each policy that memory holds, `NO_ROOM` for the others."""
+    return [cell(result) if fits(estimate, policy) else NO_ROOM for policy, result in estimate.policies.items()]
 
 
 def _rate(result: PolicyResult) -> str:
@@ -143,8 +128,8 @@ def _ranges(estimate: Estimate) -> str:
         kernels = f"kernels measured by {profile.by}" if profile.by else "kernels measured"
         standing = estimate.engine.standing
         label = "90 % interval" if standing == "as defined" else f"Range ({kernels}, engine {standing})"
-    costs = {"base": estimate.base, **{name: result.cost for name, result in estimate.policies.items()}}
-    return f"{label} of a step, ms: {', '.join(f'{name} {_interval(cost)}' for name, cost in costs.items())}."
+    ends = ((name, milliseconds(float(c.low_s)), milliseconds(float(c.high_s))) for name, c in estimate.costs.items())
+    return f"{label} of a step, ms: {', '.join(f'{name} {low}..{high}' for name, low, high in ends)}."
 
 
 # --- a sweep ---------------------------------------------------------------------------------------------------
@@ -154,15 +139,10 @@ def _print_sweep(estimate: Estimate, console: Console) -> None:
     """The points in order, thinned to a dozen; ``--json`` has them all."""
     work = estimate.work
     count = int(np.prod(work.shape))
-    chosen = (
-        np.unique(np.linspace(0, count - 1, SWEEP_ROWS).round().astype(int)) if count > SWEEP_ROWS else range(count)
-    )
-    flat = {name: np.broadcast_to(getattr(work, name), work.shape).ravel() for name in ("context", "depth", "batch")}
-    flat["window"] = np.broadcast_to(work.window, work.shape).ravel()
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    chosen = thinned(count, SWEEP_ROWS)
     columns = [name for name in ("context", "depth", "window", "batch") if getattr(work, name).size > 1]
-    for name in (*columns, "base ms", *estimate.policies):
-        table.add_column(name, justify="right", no_wrap=True)
+    flat = {name: np.broadcast_to(getattr(work, name), work.shape).ravel() for name in columns}
+    table = plain_table([], (*columns, "base ms", *estimate.policies), no_wrap=True)
     cells = {policy: _sweep_cells(estimate, policy) for policy in estimate.policies}
     base = np.broadcast_to(estimate.base.step_s, work.shape).ravel()
     held = np.broadcast_to(estimate.memory["base"].fits, work.shape).ravel()
@@ -170,21 +150,26 @@ def _print_sweep(estimate: Estimate, console: Console) -> None:
     for i in chosen:
         row = [tokens(float(flat[name][i])) for name in columns]
         row.append(milliseconds(float(base[i])) if held[i] else NO_ROOM)
-        drafts = [cells[policy](int(i)) for policy in estimate.policies]
+        drafts = [cells[policy](i) for policy in estimate.policies]
         marked |= any(cell.endswith(UNSURE) for cell in drafts)
         table.add_row(*row, *drafts)
     console.print(table)
     shown = "speedup" if estimate.accept_length is not None else "break-even accept length"
-    room = f" {NO_ROOM}: memory does not hold it." if not _all_fit(estimate) else ""
+    all_fit = all(np.all(memory.fits) for memory in estimate.memory.values())
+    room = "" if all_fit else f" {NO_ROOM}: memory does not hold it."
     room += f" {UNSURE}: probably." if marked else ""
-    counted = f"{len(list(chosen))} of {count} points; --json has all."
+    counted = f"{len(chosen)} of {count} points; --json has all."
     console.print(Text(f"Cells: step ms and {shown}.{room} {counted}", style="dim"))
     for line in not_sure(unmeasured(estimate)) if estimate.accept_length is not None else ():
         console.print(Text(line, style="bold"))
 
 
-def _all_fit(estimate: Estimate) -> bool:
-    return all(bool(np.all(memory.fits)) for memory in estimate.memory.values())
+def thinned(count: int, most: int) -> list[int]:
+    """Places of at most so many among ``count``, evenly apart, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    places: list[int] = np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+    return places
 
 
 def _sweep_cells(estimate: Estimate, policy: str) -> Callable[[int], str]:
@@ -209,7 +194,7 @@ def _unsure(estimate: Estimate, policy: str) -> NDArray[np.bool_]:
     if gain is None:
         return np.asarray(False)
     word = words(gain, not unmeasured(estimate))
-    return np.asarray((word == WORDS.index("probably pays")) | (word == WORDS.index("probably loses")))
+    return np.isin(word, [WORDS.index("probably pays"), WORDS.index("probably loses")])
 
 
 # --- the operations --------------------------------------------------------------------------------------------
@@ -219,9 +204,8 @@ def print_explanation(estimate: Estimate, console: Console) -> None:
     """The operations of the base step and of each policy's step, longest first, with the roof that binds."""
     for name, step in estimate.all_steps.items():
         console.print(Text(f"\n{name}: {milliseconds(float(step.seconds))} ms", style="bold"))
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("term", "operation", "runs", "ms", "GB", "GFLOP", "roof"):
-            table.add_column(column, justify="left" if column in ("term", "operation", "roof") else "right")
+        table = plain_table(("term", "operation"), ("runs", "ms", "GB", "GFLOP"))
+        table.add_column("roof")
         entries = sorted(summed(step.entries), key=lambda e: -float(e.seconds))
         for each in entries[:EXPLAIN_ROWS]:
             table.add_row(
@@ -235,9 +219,9 @@ def print_explanation(estimate: Estimate, console: Console) -> None:
             )
         rest = entries[EXPLAIN_ROWS:]
         if rest:
-            table.add_row("", f"{len(rest)} more", "", milliseconds(sum(float(e.seconds) for e in rest)), "", "", "")
+            table.add_row("", f"{len(rest)} more", "", milliseconds(sum(float(e.seconds) for e in rest)))
         if float(step.host.seconds):
-            table.add_row("host", "host and seams", "", milliseconds(float(step.host.seconds)), "", "", "")
+            table.add_row("host", "host and seams", "", milliseconds(float(step.host.seconds)))
         console.print(table)
 
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wmtp_sim.decide.validation import PHASES, ComparedStep, Pair, Validation
+from wmtp_sim.render.console import plain_table, share
 from wmtp_sim.units import milliseconds, percent, tokens
 
 SCHEMA = "wmtp-validation/1"
@@ -43,11 +43,7 @@ def _row_document(row: ComparedStep) -> dict[str, Any]:
     if row.step is not None:
         document["step"] |= {"low": row.low_s, "high": row.high_s, "covered": row.covered}
     document["speedup"] = _pair(row.speedup)
-    document["margin"] = None
-    if row.margin is not None:
-        error = 100 * row.margin.difference
-        measured, predicted = row.margin.measured, row.margin.predicted
-        document["margin"] = {"measured": measured, "predicted": predicted, "error_points": error}
+    document["margin"] = row.margin and asdict(row.margin) | {"error_points": 100 * row.margin.difference}
     document["experts"] = {name: _pair(pair) for name, pair in row.experts.items()}
     return document
 
@@ -55,8 +51,7 @@ def _row_document(row: ComparedStep) -> dict[str, Any]:
 def _pair(pair: Pair | None) -> dict[str, Any] | None:
     if pair is None:
         return None
-    error = None if math.isnan(pair.error) else pair.error
-    return {"measured": pair.measured, "predicted": pair.predicted, "error": error}
+    return asdict(pair) | {"error": None if math.isnan(pair.error) else pair.error}
 
 
 def _finite(value: Any, depth: int = 0) -> Any:
@@ -73,9 +68,7 @@ def print_validation(answer: Validation, console: Console) -> None:
     steps = answer.steps
     heading = f"{steps.model} on {answer.gpu}, profile {answer.profile} ({answer.profile_status})"
     console.print(Text(heading, style="bold"), soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(("point", "", "base", *PHASES, "step", "error", "margin", "speedup")):
-        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    table = plain_table(("point", ""), ("base", *PHASES, "step", "error", "margin", "speedup"), no_wrap=True)
     for row in answer.rows:
         table.add_row(*_cells(row, measured=True))
         table.add_row(*_cells(row, measured=False))
@@ -130,14 +123,10 @@ def _summary_lines(answer: Validation) -> list[str]:
     found = answer.summary
     terms = ", ".join(f"{name} {error:.1%}" for name, error in found.term_errors.items())
     lines = {
-        "mean absolute error of the base step": _share(found.base_error),
-        "of the speculative step": _share(found.step_error) + (f" ({terms})" if terms else ""),
+        "mean absolute error of the base step": share(found.base_error),
+        "of the speculative step": share(found.step_error) + (f" ({terms})" if terms else ""),
         "of margins": "-" if found.margin_error_points is None else f"{found.margin_error_points:.2f} points",
-        "of speedups": _share(found.speedup_error),
+        "of speedups": share(found.speedup_error),
         "steps inside the 90 % interval": "-" if found.coverage is None else f"{found.coverage:.0%}",
     }
     return [f"{label}: {text}" for label, text in lines.items()]
-
-
-def _share(error: float | None) -> str:
-    return "-" if error is None else f"{error:.1%}"

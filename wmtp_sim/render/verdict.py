@@ -59,22 +59,21 @@ def _pays(estimate: Estimate) -> list[str]:
     found = verdict_of(estimate)
     policy, word = found.only_policy, found.only_word
     if policy is None or word is None:
-        if any(offered(estimate, each.name) for each in estimate.systems):
-            return [said("nothing_fits")]
-        return [said("nothing_offered", engine=f"{estimate.engine.name} {estimate.engine.version}")]
+        some = any(offered(estimate, each.name) for each in estimate.systems)
+        return [said("nothing_fits") if some else said("nothing_offered", engine=estimate.release)]
     depth = int(estimate.policies[policy].depth)
     gain = said("gain", times=times(float(found.gain.expected)), range=spread(found.gain))
-    slots = {"word": word, "depth": depth, "gain": gain}
+    slots = {"word": word, "depth": depth, "gain": gain, "policy": named(estimate, policy)}
     if word == "even":
-        line = said("even", policy=named(estimate, policy), **slots)
+        line = said("even", **slots)
     elif word in ("pays", "probably pays"):
         plainest = estimate.systems[0].name
         theirs = times(float(estimate.policies[plainest].speedup))  # type: ignore[arg-type]
         beside = "" if policy == plainest else said("beside_plainest", plainest=plainest, times=theirs)
-        line = said("wins", policy=named(estimate, policy), beside=beside, **slots)
+        line = said("wins", beside=beside, **slots)
     else:
         floor = said("unwinnable" if estimate.policies[policy].unwinnable else "winnable")
-        line = said("loses", policy=policy, floor=floor, **slots)
+        line = said("loses", floor=floor, **slots | {"policy": policy})
     return [line, *not_sure(found.unmeasured)]
 
 
@@ -93,14 +92,13 @@ def _what_if(estimate: Estimate) -> list[str]:
     if estimate.accept_length is None:
         return []
     gains = {p: float(result.speedup) for p, result in estimate.policies.items() if result.speedup is not None}
-    names = [each.name for each in estimate.systems]
-    most = max((gains[name] for name in names if can_run(estimate, name)), default=0.0)
-    lacking = (n for n in names if not offered(estimate, n) and bool(estimate.memory[n].fits))
+    most = max((gain for name, gain in gains.items() if can_run(estimate, name)), default=0.0)
+    lacking = (n for n in gains if not offered(estimate, n) and bool(estimate.memory[n].fits))
     better = [policy for policy in lacking if gains[policy] > most + INDIFFERENT]
     if not better:
         return []
     parts = [said("would_give", policy=named(estimate, policy), times=times(gains[policy])) for policy in better]
-    return [said("what_if", engine=f"{estimate.engine.name} {estimate.engine.version}", parts="; ".join(parts))]
+    return [said("what_if", engine=estimate.release, parts="; ".join(parts))]
 
 
 def named(estimate: Estimate, policy: str) -> str:

@@ -1,6 +1,6 @@
 """What preflight says of a deployment, as data: rules with their severity, reason and fix, and the limits they test.
 
-Fields mirror ``data/preflight/rules.toml``. The check of a rule is the function of its id in `decide.preflight`.
+Fields mirror ``data/preflight/rules.toml``. The check of a rule is the function of its id in `decide.checks`.
 """
 
 from __future__ import annotations

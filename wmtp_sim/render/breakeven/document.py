@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from wmtp_sim.decide.acceptance import lasting
 from wmtp_sim.decide.choice import INDIFFERENT
-from wmtp_sim.decide.estimate import Estimate, StepCost
+from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.decide.evidence import unmeasured
 from wmtp_sim.decide.memory import Memory
 from wmtp_sim.decide.ratio import Range
@@ -44,7 +44,7 @@ def breakeven_document(table: CostTable, start: Start, command: str = "") -> dic
         "schema": SCHEMA,
         **facts(table, start, command),
         "verdict": verdict_document(point),
-        "operations": _operations(point),
+        "operations": {name: _largest(step, point) for name, step in point.all_steps.items()},
         "warnings": [{"id": w.id, "text": _short(w.text, LONGEST_WARNING)} for w in warnings(point)],
         "costs": {"base": _cost(table, "base"), **{name: _policy(table, name) for name in table.policies}},
     }
@@ -73,7 +73,8 @@ def _policy(table: CostTable, policy: str) -> dict[str, Any]:
 
 def packed_document(table: CostTable, start: Start, command: str = "") -> dict[str, Any]:
     """Everything, with each term's seconds, each ratio's range and each arrangement's memory packed (see `Packer`)."""
-    packer = Packer(np.asarray(np.broadcast_to(table.estimate.work.windowed, _plane(table))))
+    contexts, _, windows, _ = table.shape
+    packer = Packer(np.asarray(np.broadcast_to(table.estimate.work.windowed, (contexts, 1, windows, 1))))
     drafter, memory = table.estimate.drafter, table.estimate.memory
     return {
         **facts(table, start, command),
@@ -84,7 +85,7 @@ def packed_document(table: CostTable, start: Start, command: str = "") -> dict[s
         "words": _words(table.estimate),
         "operations": packed_operations(table.estimate, packer),
         "warnings": _packed_warnings(table.estimate, packer),
-        "costs": {name: _packed_terms(cost, packer) for name, cost in table.costs.items()},
+        "costs": {name: {term: packer.pack(c.terms[term]) for term in TERMS} for name, c in table.costs.items()},
         "ranges": {name: _packed_range(gain, packer) for name, gain in table.ratios.items()},
         "memory": {name: _packed_memory(each, packer) for name, each in memory.items()},
         "fold": packer.fold.tolist(),
@@ -116,10 +117,6 @@ def _words(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _packed_terms(cost: StepCost, packer: Packer) -> dict[str, Any]:
-    return {term: packer.pack(cost.terms[term]) for term in TERMS}
-
-
 def _packed_range(gain: Range, packer: Packer) -> dict[str, Any]:
     """The ends of a range as shares of what is expected."""
     return {"low": packer.pack_near(gain.low / gain.expected), "high": packer.pack_near(gain.high / gain.expected)}
@@ -141,10 +138,7 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
     return {
         "model": _short(estimate.model.name, LONGEST_NAME),
         "gpu": _short(machine.gpu.name, LONGEST_NAME),
-        "engine": {
-            "name": _short(f"{estimate.engine.name} {estimate.engine.version}", LONGEST_NAME),
-            "label": estimate.engine.standing,
-        },
+        "engine": {"name": _short(estimate.release, LONGEST_NAME), "label": estimate.engine.standing},
         "profile": {
             "name": _short(machine.profile.name, LONGEST_NAME),
             "label": machine.profile.label,
@@ -172,13 +166,10 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
     }
 
 
-def _operations(point: Estimate) -> dict[str, Any]:
-    """Each step's largest operations, those of one name and term together."""
-    return {name: [_listed(each, step, point) for each in _largest(step)] for name, step in point.all_steps.items()}
-
-
-def _largest(step: Step) -> list[Summed]:
-    return sorted(summed(step.entries), key=lambda each: -float(each.seconds))[:LARGEST]
+def _largest(step: Step, point: Estimate) -> list[dict[str, Any]]:
+    """A step's largest operations, those of one name and term together."""
+    found = sorted(summed(step.entries), key=lambda each: -float(each.seconds))
+    return [_listed(each, step, point) for each in found[:LARGEST]]
 
 
 def _listed(each: Summed, step: Step, point: Estimate) -> dict[str, Any]:
@@ -197,7 +188,7 @@ def _listed(each: Summed, step: Step, point: Estimate) -> dict[str, Any]:
 
 
 def _packed_finding(finding: Finding, packer: Packer) -> dict[str, Any]:
-    """A warning with the points it is of, and its numbers there; one of acceptance is decided in the page."""
+    """A warning with the points it is of, and its numbers there."""
     numbers = [{"unit": number.unit, "values": packer.pack(number.values)} for number in finding.numbers]
     text = _short(finding.text, LONGEST_WARNING)
     return {"id": finding.id, "text": text, "where": packer.pack_flags(finding.points), "numbers": numbers}
@@ -218,11 +209,6 @@ def _date(provenance: dict[str, Any]) -> str | None:
     """The day of the measurement, or the publication where its day is not known."""
     found = provenance.get("date") or provenance.get("package")
     return None if found is None else _short(str(found), 60)
-
-
-def _plane(table: CostTable) -> tuple[int, ...]:
-    contexts, _, windows, _ = table.shape
-    return (contexts, 1, windows, 1)
 
 
 def _nested(values: ArrayLike) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from wmtp_sim.decide.verdict import judged
 from wmtp_sim.render.breakeven.start import Start, as_rates
 from wmtp_sim.render.breakeven.table import CostTable, FloatArray
-from wmtp_sim.render.figures import FONT, LIGHT, shown
+from wmtp_sim.render.figures import LIGHT, dress, shown
 from wmtp_sim.render.layout import layout_words
 from wmtp_sim.render.sentences import said
 from wmtp_sim.render.tables import NO_ROOM
@@ -30,8 +30,8 @@ LEFT, RIGHT, TOP, BOTTOM = 65, 95, 168, 60
 BETWEEN, LEGEND_BELOW = 175, 58
 #: Room between the two columns, of the plot's width.
 ASIDE = 0.11
-#: Panels by row and column.
-SPEEDUP, TIMES, BEST, BESIDE = (1, 1), (1, 2), (2, 1), (2, 2)
+#: Where each panel is.
+SPEEDUP, TIMES, BEST, BESIDE = ({"row": row, "col": col} for row in (1, 2) for col in (1, 2))
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 #: Lines of what a release lacks, one after the other.
 WHAT_IF = ("dash", "dot", "dashdot", "longdash")
@@ -46,12 +46,8 @@ def breakeven_figure(table: CostTable, start: Start) -> Any:
     from plotly.subplots import make_subplots
 
     view = _View(table, start)
-    titles = (
-        "Net speedup against depth",
-        "Where the time goes",
-        "Net speedup of the best that can run",
-        f"Net speedup, {view.said(view.beside)}",
-    )
+    best_of, beside_it = "Net speedup of the best that can run", f"Net speedup, {view.said(view.beside)}"
+    titles = ("Net speedup against depth", "Where the time goes", best_of, beside_it)
     figure = make_subplots(
         rows=2,
         cols=2,
@@ -141,7 +137,6 @@ class _View:
 
 def _draw_speedup(figure: Any, view: _View) -> None:
     """Bands first, so that no line is seen through one."""
-    row, col = SPEEDUP
     for policy in filter(view.table.offered, view.table.policies):
         _draw_band(figure, view, policy)
     for policy in view.table.policies:
@@ -150,14 +145,13 @@ def _draw_speedup(figure: Any, view: _View) -> None:
     lost = np.all([view.unwinnable(policy) for policy in view.table.policies if view.table.offered(policy)], axis=0)
     for depth in np.asarray(view.depths)[lost]:
         hopeless = {"fillcolor": "rgba(128,128,128,0.28)", "line_width": 0, "layer": "below"}
-        figure.add_vrect(x0=depth - 0.5, x1=depth + 0.5, **hopeless, row=row, col=col)
-    figure.add_hrect(y0=0, y1=1, fillcolor="rgba(128,128,128,0.16)", line_width=0, layer="below", row=row, col=col)
-    figure.add_hline(y=1.0, line={"color": LIGHT["ink"], "width": 1.2}, row=row, col=col)
+        figure.add_vrect(x0=depth - 0.5, x1=depth + 0.5, **hopeless, **SPEEDUP)
+    figure.add_hrect(y0=0, y1=1, fillcolor="rgba(128,128,128,0.16)", line_width=0, layer="below", **SPEEDUP)
+    figure.add_hline(y=1.0, line={"color": LIGHT["ink"], "width": 1.2}, **SPEEDUP)
     ends = [view.depths[0] - 0.4, view.depths[-1] + 0.4]
-    title = "depth, tokens drafted per step"
-    figure.update_xaxes(title=title, dtick=_step(view.depths), range=ends, row=row, col=col)
-    top = np.nanmax(np.concatenate([np.asarray(each.y) for each in figure.select_traces(row=row, col=col)]))
-    figure.update_yaxes(title="net speedup, x", range=[0, max(1.2, 1.05 * top)], row=row, col=col)
+    figure.update_xaxes(title="depth, tokens drafted per step", dtick=_step(view.depths), range=ends, **SPEEDUP)
+    top = np.nanmax(np.concatenate([np.asarray(each.y) for each in figure.select_traces(**SPEEDUP)]))
+    figure.update_yaxes(title="net speedup, x", range=[0, max(1.2, 1.05 * top)], **SPEEDUP)
 
 
 def _draw_band(figure: Any, view: _View, policy: str) -> None:
@@ -168,34 +162,27 @@ def _draw_band(figure: Any, view: _View, policy: str) -> None:
     band = {"x": [*depths, *depths[::-1]], "y": [*high, *low[::-1]], "fill": "toself"}
     look = {"fillcolor": view.own_colour(policy) + "1c", "line": {"width": 0}, "mode": "lines", "showlegend": False}
     if len(depths):
-        figure.add_scatter(**band, **look, name=f"{policy} band", row=SPEEDUP[0], col=SPEEDUP[1])
+        figure.add_scatter(**band, **look, name=f"{policy} band", **SPEEDUP)
 
 
 def _draw_line(figure: Any, view: _View, policy: str) -> None:
     """One policy's line, with crosses where nothing can pay, and grey squares where memory does not hold it."""
-    row, col = SPEEDUP
     held, dead = view.along_depth(view.table.fits(policy)), view.unwinnable(policy)
     expected, colour = view.along_depth(view.gains[policy].expected), view.colour(policy)
-    figure.add_scatter(
-        x=view.depths,
-        y=np.where(held, expected, np.nan),
-        mode="lines+markers",
-        name=_line_name(view, policy, np.where(held, expected, -np.inf)),
-        line={"color": colour, "width": 2, "dash": "solid" if view.table.offered(policy) else view.dash(policy)},
-        marker={
-            "size": [8 if is_dead else 5 for is_dead in dead],
-            "symbol": ["x" if is_dead else "circle" for is_dead in dead],
-            "color": ["#999999" if is_dead else colour for is_dead in dead],
-            "opacity": 1,
-        },
-        legend="legend",
-        row=row,
-        col=col,
-    )
+    marker = {
+        "size": [8 if is_dead else 5 for is_dead in dead],
+        "symbol": ["x" if is_dead else "circle" for is_dead in dead],
+        "color": ["#999999" if is_dead else colour for is_dead in dead],
+        "opacity": 1,
+    }
+    line = {"color": colour, "width": 2, "dash": "solid" if view.table.offered(policy) else view.dash(policy)}
+    look = {"mode": "lines+markers", "line": line, "marker": marker, "legend": "legend"}
+    name = _line_name(view, policy, np.where(held, expected, -np.inf))
+    figure.add_scatter(x=view.depths, y=np.where(held, expected, np.nan), name=name, **look, **SPEEDUP)
     if not held.all():
         squares = {"symbol": "square-open", "size": 8, "color": LIGHT["faint"]}
         named = {"name": f"{policy} {NO_ROOM}", "showlegend": False, "mode": "markers", "marker": squares}
-        figure.add_scatter(x=np.asarray(view.depths)[~held], y=expected[~held], **named, row=row, col=col)
+        figure.add_scatter(x=np.asarray(view.depths)[~held], y=expected[~held], **named, **SPEEDUP)
 
 
 def _line_name(view: _View, policy: str, held: FloatArray) -> str:
@@ -213,12 +200,11 @@ def _draw_best(figure: Any, view: _View) -> None:
     place, policy, gain = found
     look = {"symbol": "star", "size": 14, "color": view.own_colour(policy), "line": {"color": "#ffffff", "width": 1}}
     star = {"x": [view.depths[place]], "y": [gain], "mode": "markers", "marker": look, "showlegend": False}
-    figure.add_scatter(**star, name="best", row=SPEEDUP[0], col=SPEEDUP[1])
+    figure.add_scatter(**star, name="best", **SPEEDUP)
 
 
 def _draw_times(figure: Any, view: _View) -> None:
     """Pale: not in this release. Hatched: memory does not hold it."""
-    row, col = TIMES
     names = ["base", *view.table.policies]
     held = {name: bool(view.here(view.table.fits(name))) for name in names}
     look = {
@@ -228,62 +214,42 @@ def _draw_times(figure: Any, view: _View) -> None:
     }
     for term in TERMS:
         ms = [1e3 * view.here(view.table.costs[name].terms[term]) for name in names]
-        marker = {"color": LIGHT[term], **look}
-        figure.add_bar(x=names, y=ms, name=term, marker=marker, legend="legend2", row=row, col=col)
+        figure.add_bar(x=names, y=ms, name=term, marker={"color": LIGHT[term], **look}, legend="legend2", **TIMES)
     for name in names:
         total = view.here(view.table.costs[name].step_s)
         text = f"{'' if held[name] else f'{NO_ROOM}<br>'}{milliseconds(total)} ms"
-        figure.add_annotation(x=name, y=1e3 * total, text=text, showarrow=False, yanchor="bottom", row=row, col=col)
-    figure.update_xaxes(title=f"step at depth {view.start.point['depth']}", row=row, col=col)
-    figure.update_yaxes(title="step time, ms", rangemode="tozero", row=row, col=col)
+        figure.add_annotation(x=name, y=1e3 * total, text=text, showarrow=False, yanchor="bottom", **TIMES)
+    figure.update_xaxes(title=f"step at depth {view.start.point['depth']}", **TIMES)
+    figure.update_yaxes(title="step time, ms", rangemode="tozero", **TIMES)
 
 
-def _draw_map(figure: Any, view: _View, name: str, gains: FloatArray, panel: tuple[int, int]) -> None:
-    row, col = panel
+def _draw_map(figure: Any, view: _View, name: str, gains: FloatArray, panel: dict[str, int]) -> None:
     depths = [view.depths[place] for place in view.drafting]
     pale = {"opacity": 0.65} if name != "best" and not view.table.offered(view.beside) else {}
     at = {"x": view.contexts, "y": depths}
-    figure.add_heatmap(**at, z=gains, coloraxis="coloraxis", name=name, **pale, row=row, col=col)
+    figure.add_heatmap(**at, z=gains, coloraxis="coloraxis", name=name, **pale, **panel)
     _draw_no_room(figure, at, np.isnan(gains), panel)
     if gains.shape[0] > 1 and gains.shape[1] > 1:
-        figure.add_contour(
-            **at,
-            z=gains,
-            name=f"{name} break-even",
-            showscale=False,
-            showlegend=False,
-            contours={"start": 1, "end": 1, "size": 1, "coloring": "none"},
-            line={"color": LIGHT["ink"], "width": 2, "smoothing": 0},
-            row=row,
-            col=col,
-        )
-    chosen = {"symbol": "square-open", "size": 16, "color": LIGHT["ink"], "line": {"width": 2}}
-    here = view.start.point
-    figure.add_scatter(
-        x=[here["context"]],
-        y=[here["depth"]],
-        mode="markers",
-        marker=chosen,
-        name="opening point",
-        showlegend=False,
-        row=row,
-        col=col,
-    )
-    figure.update_xaxes(title="context, tokens", **_contexts(view.contexts), row=row, col=col)
+        level = {"start": 1, "end": 1, "size": 1, "coloring": "none"}
+        line = {"color": LIGHT["ink"], "width": 2, "smoothing": 0}
+        look = {"contours": level, "line": line, "showscale": False, "showlegend": False}
+        figure.add_contour(**at, z=gains, name=f"{name} break-even", **look, **panel)
+    square = {"symbol": "square-open", "size": 16, "color": LIGHT["ink"], "line": {"width": 2}}
+    chosen = {"name": "opening point", "mode": "markers", "marker": square, "showlegend": False}
+    figure.add_scatter(x=[view.start.point["context"]], y=[view.start.point["depth"]], **chosen, **panel)
+    figure.update_xaxes(title="context, tokens", **_contexts(view.contexts), **panel)
     cells = [depths[0] - 0.5, depths[-1] + 0.5]
-    figure.update_yaxes(title="depth, tokens drafted", dtick=_step(depths), range=cells, row=row, col=col)
+    figure.update_yaxes(title="depth, tokens drafted", dtick=_step(depths), range=cells, **panel)
 
 
-def _draw_no_room(figure: Any, at: dict[str, Any], shut: NDArray[np.bool_], panel: tuple[int, int]) -> None:
+def _draw_no_room(figure: Any, at: dict[str, Any], shut: NDArray[np.bool_], panel: dict[str, int]) -> None:
     """Grey cells with a cross, where memory does not hold it."""
     if not shut.any():
         return
     grey = [[0, LIGHT["faint"]], [1, LIGHT["faint"]]]
     look = {"colorscale": grey, "opacity": 0.55, "showscale": False, "texttemplate": "%{text}"}
-    crosses = np.where(shut, "×", "")
-    figure.add_heatmap(
-        **at, z=np.where(shut, 1.0, np.nan), text=crosses, name=NO_ROOM, **look, row=panel[0], col=panel[1]
-    )
+    marks = {"z": np.where(shut, 1.0, np.nan), "text": np.where(shut, "×", "")}
+    figure.add_heatmap(**at, **marks, name=NO_ROOM, **look, **panel)
 
 
 def _contexts(values: Sequence[int]) -> dict[str, Any]:
@@ -306,74 +272,47 @@ def _step(depths: Sequence[int]) -> int:
 
 def _dress(figure: Any, view: _View, top: float) -> None:
     estimate = view.table.estimate
-    title = f"<b>{escape(shown(estimate.model.name))} on {escape(shown(estimate.machine.gpu.name))}</b>"
     first, *rest = (escape(line) for line in _subtitle(view))
-    subtitle = "<br>".join([f"<b>{first}</b>", *rest])
     below = {"y": (PLOT_HEIGHT + BETWEEN) / 2 / PLOT_HEIGHT - LEGEND_BELOW / PLOT_HEIGHT, "yanchor": "top"}
-    figure.update_layout(
-        title={
-            "text": title,
-            "subtitle": {"text": subtitle, "font": {"size": 12, "color": LIGHT["soft"]}},
-            "x": 0.0,
-            "xref": "paper",
-            "y": 1.0 - 22.0 / HEIGHT,
-            "yanchor": "top",
-            "font": {"size": 17, "color": LIGHT["ink"]},
-        },
+    bar = {"title": {"text": "net speedup, x"}, "len": 0.4, "y": 0.0, "yanchor": "bottom", "thickness": 12}
+    dress(
+        figure,
+        (estimate.model.name, estimate.machine.gpu.name),
+        "<br>".join([f"<b>{first}</b>", *rest]),
+        HEIGHT,
+        above=22.0,
         width=WIDTH,
-        height=HEIGHT,
         margin={"l": LEFT, "r": RIGHT, "t": TOP, "b": BOTTOM},
-        template="none",
         barmode="stack",
-        paper_bgcolor="#ffffff",
-        plot_bgcolor="#ffffff",
-        font={"family": FONT, "size": 12, "color": LIGHT["ink"]},
         legend={**below, "x": 0.0, "xanchor": "left"},
         legend2={**below, "x": (1 + ASIDE) / 2, "xanchor": "left", "orientation": "h", "traceorder": "normal"},
         coloraxis={
             "cmin": 0,
             "cmax": top,
             "colorscale": [[0, LIGHT["lose"]], [1 / top, LIGHT["mid"]], [1, LIGHT["win"]]],
-            "colorbar": {
-                "title": {"text": "net speedup, x"},
-                "len": 0.4,
-                "y": 0.0,
-                "yanchor": "bottom",
-                "thickness": 12,
-            },
+            "colorbar": bar,
         },
     )
     for note in figure.layout.annotations[:4]:  # the panels' titles
         note.update(xanchor="left", x=note.x - (1 - ASIDE) / 4, font={"size": 13}, yshift=4)
-    figure.update_xaxes(
-        title={"standoff": 6}, showline=True, linecolor=LIGHT["soft"], ticks="outside", zeroline=False, showgrid=False
-    )
-    figure.update_yaxes(
-        title={"standoff": 8},
-        showline=True,
-        linecolor=LIGHT["soft"],
-        ticks="outside",
-        zeroline=False,
-        gridcolor=LIGHT["line"],
-    )
+    axis = {"showline": True, "linecolor": LIGHT["soft"], "ticks": "outside", "zeroline": False}
+    figure.update_xaxes(title={"standoff": 6}, **axis, showgrid=False)
+    figure.update_yaxes(title={"standoff": 8}, **axis, gridcolor=LIGHT["line"])
 
 
 def _subtitle(view: _View) -> list[str]:
     """The verdict, where the picture is taken, and how sure its numbers are."""
     estimate, here, profile = view.table.estimate, view.start.point, view.table.estimate.machine.profile
-    engine = f"{estimate.engine.name} {estimate.engine.version}"
     place = f"context {tokens(here['context'])}, {view.window_words}, batch {here['batch']}"
     place = ", ".join([place, *layout_words(estimate.work.layout)])
     stated = as_rates(view.start.acceptance, here["depth"])
     rate = "rates per position" if stated["rates"] else f"alpha {stated['alpha']:.3g}"
-    windowed = (
-        as_rates(view.start.windowed, here["depth"])["label"]
-        if view.start.windowed
-        else f"as {view.table.policies[0]} (assumed)"
-    )
+    windowed = f"as {view.table.policies[0]} (assumed)"
+    if view.start.windowed:
+        windowed = as_rates(view.start.windowed, here["depth"])["label"]
     return [
         conclusion(view.start.at_point(view.table))[0],
-        f"{shown(engine)}, {estimate.engine.standing}; kernels {shown(profile.label)}; at {place}",
+        f"{shown(estimate.release)}, {estimate.engine.standing}; kernels {shown(profile.label)}; at {place}",
         f"acceptance: {stated['label']}, {rate}; windowed: {windowed}",
         f"Bands: ranges. Star: the best that can run. Pale, broken: {said('not_here')}. Shaded: loses. x: unwinnable.",
         f"Maps' line: break-even, 1.0. Grey cells, grey squares and hatched bars: {NO_ROOM} in memory.",

@@ -43,10 +43,7 @@ def _packed_part(estimate: Estimate, part: Part, packer: Packer) -> Iterator[dic
             "term": part.term,
             "name": operation.name,
             "known": known(operation, machine.profile),
-            "seconds": packer.pack(each.seconds),
-            "bytes": packer.pack(each.bytes),
-            "flops": packer.pack(each.flops),
-            "runs": packer.pack(each.runs),
+            **{name: packer.pack(getattr(each, name)) for name in ("seconds", "bytes", "flops", "runs")},
             "roof": packer.pack_places(machine.binding_roofs(operation)),
         }
 

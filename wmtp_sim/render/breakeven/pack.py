@@ -47,29 +47,29 @@ class Packer:
 
         A folded array has shape [attended, depth, batch], others [context, depth, window, batch].
         """
-        array = _squeezed(np.asarray(values, dtype=float))
+        array = _squeezed(values)
         folded = self._folded(array) if array.shape[2] > 1 else None
-        if folded is not None:
-            return {"blob": self._store(folded), "shape": list(folded.shape), "folded": True}
-        return {"blob": self._store(array), "shape": list(array.shape), "folded": False}
+        kept = array if folded is None else folded
+        stored = self._kept(np.ascontiguousarray(kept, dtype="<f4").tobytes(), kept)
+        return stored | {"folded": folded is not None}
 
     def pack_flags(self, values: ArrayLike) -> dict[str, Any]:
         """The same for truth values, a bit each (the first is a byte's highest)."""
-        array = _squeezed(np.asarray(values, dtype=float))
-        return {"blob": self._keep(np.packbits(array > 0).tobytes()), "shape": list(array.shape), "folded": False}
+        array = _squeezed(values)
+        return self._kept(np.packbits(array > 0).tobytes(), array)
 
     def pack_places(self, values: ArrayLike) -> dict[str, Any]:
         """The same for whole numbers from 0 to 255, a byte each; never folded."""
-        array = _squeezed(np.asarray(values, dtype=float))
-        return {"blob": self._keep(array.astype(np.uint8).tobytes()), "shape": list(array.shape), "folded": False}
+        array = _squeezed(values)
+        return self._kept(array.astype(np.uint8).tobytes(), array)
 
     def pack_near(self, values: ArrayLike) -> dict[str, Any]:
         """The same as whole numbers of ``step`` above ``least``, in two bytes each: fine enough for a range's ends."""
-        array = _squeezed(np.asarray(values, dtype=float))
+        array = _squeezed(values)
         least = float(array.min())
         step = (float(array.max()) - least) / _FINEST or 1.0
         content = np.round((array - least) / step).astype("<u2").tobytes()
-        return {"blob": self._keep(content), "shape": list(array.shape), "folded": False, "least": least, "step": step}
+        return self._kept(content, array) | {"least": least, "step": step}
 
     def _folded(self, array: FloatArray) -> FloatArray | None:
         """The array over distinct attended tokens, or None where it is no function of them."""
@@ -81,18 +81,17 @@ class Packer:
         again = np.moveaxis(folded[self.fold], 1, 2)  # [context, window, depth, batch] -> the array's own order
         return folded if np.allclose(again, whole, rtol=_SAME, atol=0.0) else None
 
-    def _store(self, array: FloatArray) -> int:
-        return self._keep(np.ascontiguousarray(array, dtype="<f4").tobytes())
-
-    def _keep(self, content: bytes) -> int:
+    def _kept(self, content: bytes, array: FloatArray) -> dict[str, Any]:
+        """Where the bytes of an array are."""
         if content not in self._known:
             self._known[content] = len(self.blobs)
             self.blobs.append(base64.b64encode(content).decode("ascii"))
-        return self._known[content]
+        return {"blob": self._known[content], "shape": list(array.shape), "folded": False}
 
 
-def _squeezed(array: FloatArray) -> FloatArray:
+def _squeezed(values: ArrayLike) -> FloatArray:
     """Length 1 along every axis on which nothing changes; always four axes."""
+    array = np.asarray(values, dtype=float)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
     for axis in range(array.ndim):
         first = np.take(array, [0], axis=axis)

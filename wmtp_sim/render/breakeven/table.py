@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from wmtp_sim.decide.choice import offered
+from wmtp_sim.decide.choice import fits, offered
 from wmtp_sim.decide.estimate import Estimate, StepCost
 from wmtp_sim.decide.ratio import Range
 from wmtp_sim.decide.verdict import base_over_step
@@ -50,10 +50,10 @@ class CostTable:
         """The values of each axis, rising."""
         return {name: getattr(self.estimate.work, name).astype(np.int64).ravel().tolist() for name in AXES}
 
-    @cached_property
+    @property
     def costs(self) -> dict[str, StepCost]:
         """Cost of ``base`` and of every policy's step; a base step's where depth is 0."""
-        return {"base": self.estimate.base, **{name: each.cost for name, each in self.estimate.policies.items()}}
+        return self.estimate.costs
 
     @cached_property
     def ratios(self) -> dict[str, Range]:
@@ -71,5 +71,4 @@ class CostTable:
 
     def fits(self, policy: str) -> NDArray[np.bool_]:
         """Where memory holds the target, and the drafter's KV as a policy keeps it."""
-        memory = self.estimate.memory
-        return np.asarray(memory["base"].fits & memory[policy].fits)
+        return fits(self.estimate, policy)
