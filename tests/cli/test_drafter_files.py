@@ -32,6 +32,23 @@ def test_heads_lie_in_memory_as_they_are(
     assert memory["native"]["weights_bytes"] - memory["base"]["weights_bytes"] == 2 * params
 
 
+def test_a_heads_own_limits_are_warned_about(run: Run, tmp_path: Path) -> None:
+    """It proposes 32,000 of 151,936 tokens, and was built for 4,096 positions, of which 2,048 are in use."""
+    head = json.loads(json.dumps(SPECULATORS))
+    head["transformer_layer_config"]["max_position_embeddings"] = 4096
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps(head))
+    said = []
+    for context in ("2K", "8K"):
+        words = ("estimate", "qwen3-8b", "--gpu", "h200", "--context", context, "--depth", "3")
+        ran = run(*words, "--engine", "vllm", "--drafter", path, "--json")
+        said.append({warning["id"] for warning in ran.document["warnings"]})
+    assert [("draft-vocabulary" in each, "beyond-drafter-limit" in each) for each in said] == [
+        (True, False),
+        (True, True),
+    ]
+
+
 def test_a_narrower_head_on_two_gpus(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "head.json"
     path.write_text(json.dumps(NARROWER))

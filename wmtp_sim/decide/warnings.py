@@ -266,6 +266,9 @@ def _drafters(estimate: Estimate) -> Iterator[Finding]:
         if limit := drafter.max_positions:
             text = f"{drafter.name} was built for {limit:,} tokens: beyond them drafts are seldom accepted"
             yield Finding("beyond-drafter-limit", text, estimate.work.context > limit)
+        if drafter.vocab < estimate.model.vocab and not drafter.note:
+            words = f"{drafter.vocab:,} of the target's {estimate.model.vocab:,} tokens"
+            yield Finding("draft-vocabulary", f"{drafter.name} proposes {words}: others are never accepted")
         copies = drafter.resident_copies
         if copies > 1 and drafter.kind != "heads":
             one_each = f"the checkpoint has {copies} separate heads, one per drafted token"

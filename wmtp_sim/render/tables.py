@@ -76,6 +76,9 @@ def _point_table(estimate: Estimate) -> Table:
     for name in estimate.costs:
         table.add_column(name, justify="right", no_wrap=True)
     costs = estimate.costs.values()
+    depths = [int(result.depth) for result in estimate.policies.values()]
+    if len(set(depths)) > 1:
+        table.add_row("tokens drafted", "", *map(str, depths))
     for term in TERMS:
         seconds = [float(cost.terms[term]) for cost in costs]
         table.add_row(f"{term} ms", *(milliseconds(each) if each else "-" for each in seconds))
