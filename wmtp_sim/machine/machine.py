@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,7 +72,7 @@ class Machine:
         known = kernel.measured.find(operation.geometry)
         hidden = 0.0
         if known is not None and known.curves and operation.launches == 0:  # was measured with a launch of its own
-            operation, hidden = replace(operation, launches=1.0), kernel.floor_s
+            operation, hidden = operation.changed(launches=1.0), kernel.floor_s
         if known is None:
             return np.maximum(form * kernel.measured.factor(operation.geometry), self.bound(operation))
         rows = np.asarray(operation.rows, dtype=float)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +70,10 @@ class Serving:
             if operation.kernel == "attention":
                 yield from self._attended(operation, kernels)
             elif operation.kernel == "mla":
-                yield replace(operation, variant=kernels[0].kernel)
+                yield operation.changed(variant=kernels[0].kernel)
             elif operation.kernel == "elementwise":
                 around = operation.name.removeprefix("elementwise.")
-                yield replace(operation, launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
+                yield operation.changed(launches=operation.launches * self.engine.elementwise[around])  # type: ignore[index]
             elif operation.weight_format:
                 yield from self._dealt(operation, layout)
                 yield from self._quantized(operation)
@@ -89,9 +89,9 @@ class Serving:
             here = left & fits(entry, operation, rule)
             left = left & ~here
             if np.all(here):
-                yield split_attention(replace(operation, variant=entry.kernel), rule)
+                yield split_attention(operation.changed(variant=entry.kernel), rule)
             elif np.any(here):
-                yield split_attention(replace(operation, variant=entry.kernel), rule).times(here.astype(float))
+                yield split_attention(operation.changed(variant=entry.kernel), rule).times(here.astype(float))
 
     def _dealt(self, operation: Operation, layout: Layout) -> Iterator[Operation]:
         """The small kernels that keep rows of other ranks' experts out of a rank's products."""
@@ -122,12 +122,12 @@ class Serving:
     def _product(self, operation: Operation) -> Operation:
         """A product as this engine runs it: on a second stream, with its own kernels for a weight format."""
         if operation.kernel == "gemm" and operation.name.split(".")[0] in self.engine.concurrent_groups:
-            operation = replace(operation, launches=0.0)
+            operation = operation.changed(launches=0.0)
         slowdown: Array = self.engine.weight_slowdown.get(operation.weight_format, 1.0)
         further = self.engine.further_row(self.machine.gpu.architecture, operation.weight_format)
         if further:
             slowdown = slowdown * (1.0 + further * np.clip(_rows_of_a_weight(operation) - 1.0, 0.0, ROW_BY_ROW - 1.0))
-        return replace(operation, slowdown=slowdown)
+        return operation.changed(slowdown=slowdown)
 
 
 def _rows_of_a_weight(operation: Operation) -> Array:
@@ -173,8 +173,7 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     geometry = operation.geometry
     if geometry and rule.max_splits:
         geometry = (*geometry[:-1], float(rule.max_splits), geometry[-1])
-    served = replace(
-        operation,
+    served = operation.changed(
         geometry=geometry,
         row_tile=float(rule.row_tile),
         tile_rows=rows_of_one,
@@ -186,6 +185,6 @@ def split_attention(operation: Operation, rule: AttentionKernel) -> Operation:
     if rule.read_together or rule.streams == "kv_head":
         return served
     if rule.streams == "q_head":
-        return replace(served, rereads=operation.query_heads)
+        return served.changed(rereads=operation.query_heads)
     rows_per_read = _rows_per_tile(operation, rule)
-    return replace(served, rereads=np.ceil(operation.rows / rows_per_read), rows_per_read=rows_per_read)
+    return served.changed(rereads=np.ceil(operation.rows / rows_per_read), rows_per_read=rows_per_read)
