@@ -13,7 +13,7 @@ from wmtp_sim.catalog.engines import BACKEND_FLAG, load_engine, with_backends
 from wmtp_sim.catalog.gpus import load_gpu
 from wmtp_sim.catalog.models import load_model
 from wmtp_sim.catalog.profiles import ELSEWHERE, IDEAL, is_of, load_profile, profile_for
-from wmtp_sim.catalog.systems import speculations
+from wmtp_sim.catalog.systems import USUAL_DEPTH, speculations
 from wmtp_sim.decide.acceptance import tree_survival
 from wmtp_sim.decide.attention import unserved
 from wmtp_sim.decide.estimate import Estimate
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 #: The window and sink of the Windowed-MTP paper (arXiv 2607.21535).
 PAPER_WINDOW, PAPER_SINK = 4032, 64
-#: Tokens drafted per step where neither a person, nor a system or its drafter says how many.
-USUAL_DEPTH = 3
 #: The deepest draft that is considered where neither depths nor rates say how deep.
 DEEPEST = 8
 
@@ -140,7 +138,7 @@ def estimate(
     drafting = bool((work.depth > 0).any())
     systems = speculations(asked, target, drafter, draft_weights, deep=depth is not None) if drafting else ()
     if depth is None and systems:
-        work = replace(work, depth=systems[0].depth or USUAL_DEPTH)  # type: ignore[arg-type]
+        work = replace(work, depth=systems[0].levels(1.0))  # type: ignore[arg-type]
     by_system = accept_length if isinstance(accept_length, Mapping) else None
     stated: dict[str, ArrayLike | None] = {
         "accept_length": _of_first(by_system, systems) if by_system is not None else accept_length,  # type: ignore[dict-item]
@@ -156,6 +154,7 @@ def estimate(
     check_ranks(layout, target.name, target.blocks)
     for drafts in {id(each): each for s in systems for each in s.drafters}.values():
         check_ranks(layout.for_draft(drafts.kind), drafts.name, drafts.blocks)
+    _refuse_depths(systems, work)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     found = Estimate(
         model=target,
@@ -165,6 +164,7 @@ def estimate(
         systems=systems,
         acceptance=acceptance,
         windowed_acceptance=windowed,
+        stated_for=frozenset(by_system or ()),
         own_acceptance=_own_acceptance(systems, work, acceptance_source, stated, by_system or {}),
     )
     if attention_backend is not None:
@@ -339,14 +339,29 @@ def _profile(engine: Engine, device: Gpu, stated: str | Profile | None) -> Profi
     return profile if is_of(profile, device) else profile.transferred(ELSEWHERE, device.launch_slowdown)
 
 
+def _refuse_depths(systems: tuple[Speculation, ...], work: Workload) -> None:
+    """Raises `InputError` for more tokens than there are heads, and for the target's own layers on fewer ranks."""
+    for each in systems:
+        drafter, deepest = each.drafter, float(np.max(each.levels(work.depth)))
+        if drafter is None:
+            continue
+        heads = drafter.block - 1 if drafter.block else drafter.resident_copies
+        if drafter.kind == "heads" and heads > 1 and deepest > heads:
+            raise InputError("--depth", f"{deepest:.0f} tokens of {heads} heads", f"at most {heads} for {each.name}")
+        if drafter.of_target and work.layout.draft_tp not in (None, work.layout.tp):
+            raise InputError("--draft-tp", f"{each.name} drafts with the target's own layers", "drop the flag")
+
+
 def _of_first(by_system: Mapping[str, float], systems: tuple[Speculation, ...]) -> float | None:
     """The plainest system's accept length. Raises `InputError` (``--accept-length``) where some system has none."""
     names = [each.name for each in systems]
     lacking = [name for name in names if name not in by_system]
     others = [name for name in by_system if name not in names]
     if lacking or others:
-        problem = f"none for {lacking[0]}" if lacking else f"{others[0][:40]!r} is no system of this answer"
+        problem = f"{others[0][:40]!r} is no system of this answer" if others else f"none for {lacking[0]}"
         raise InputError("--accept-length", problem, f"one for each of {', '.join(names)}")
+    if unjudged := next((each.name for each in systems if each.system.verify.rule == "none"), None):
+        raise InputError("--accept-length", f"{unjudged} verifies nothing", "its file says what it keeps: verify.rows")
     return by_system[names[0]] if names else None
 
 

@@ -19,6 +19,8 @@ from wmtp_sim.spec.system import Speculation, System
 
 SCHEMA = "wmtp-system/1"
 FLAG = "--system"
+#: Tokens drafted per step where neither a person, nor a system or its drafter says how many.
+USUAL_DEPTH = 3
 #: Systems of one answer, at most.
 MOST = 12
 
@@ -52,7 +54,10 @@ def load_system(reference: str) -> System:
     if reference in known:
         return known[reference]
     if reference.endswith(".toml"):
-        return read_spec(Path(reference), System, SCHEMA)
+        found = read_spec(Path(reference), System, SCHEMA)
+        if found != known.get(found.name, found):
+            raise InputError(f"{reference}: name", f"{found.name!r} is a shipped system, and another", "another name")
+        return found
     close = difflib.get_close_matches(reference, known, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     problem = f"unknown system {reference[:60]!r}"
@@ -113,7 +118,7 @@ def _drafter(system: System, target: Model, shared: Drafter | None, draft_weight
 def _speculation(system: System, target: Model, drafter: Drafter | None, deep: bool) -> Speculation:
     proposal = system.proposal
     trained = drafter.block - 1 if drafter is not None and drafter.block else None
-    depth = None if deep else trained or proposal.depth
+    depth = None if deep or proposal.widths else trained or proposal.depth or USUAL_DEPTH
     inner = None
     if proposal.inner is not None:
         inner = network_drafter(proposal.inner.network, "model", f"inner drafter of {system.name}", target)

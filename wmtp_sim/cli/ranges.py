@@ -169,6 +169,6 @@ def lengths(texts: Sequence[str]) -> float | dict[str, float] | None:
             raise InputError(
                 "--accept-length", f"{text[:40]!r} is not a number", "3.2, or by system: ring=2.8"
             ) from None
-    if "" in found and len(texts) > 1:
+    if len(found) < len(texts) or ("" in found and len(texts) > 1):
         raise InputError("--accept-length", "is given more than once", "one number, or NAME=NUMBER for each system")
     return found.get("", found) if found else None

@@ -56,14 +56,15 @@ class StepCost:
 class PolicyResult:
     """One system against the base step and against the plainest system of the answer.
 
-    ``depth`` is how many drafted tokens can be accepted. ``accept_length``, ``speedup`` and ``tokens_per_s`` are None
-    when no acceptance was stated.
+    ``depth`` is how many drafted tokens can be accepted, ``most`` the tokens that a round commits at most.
+    ``accept_length``, ``speedup`` and ``tokens_per_s`` are None when no acceptance was stated.
     """
 
     cost: StepCost
     base: StepCost
     plainest: StepCost
     depth: FloatArray
+    most: FloatArray
     batch: FloatArray
     accept_length: FloatArray | None
 
@@ -80,12 +81,12 @@ class PolicyResult:
     @property
     def max_speedup(self) -> FloatArray:
         """Speedup if every drafted token were accepted."""
-        return (self.depth + 1.0) / self.break_even_accept_length
+        return self.most / self.break_even_accept_length
 
     @property
     def unwinnable(self) -> np.ndarray:
         """Whether no acceptance can pay for the step."""
-        return np.asarray(self.break_even_accept_length > self.depth + 1.0)
+        return np.asarray(self.break_even_accept_length > self.most)
 
     @property
     def speedup(self) -> FloatArray | None:
@@ -128,6 +129,7 @@ class Estimate:
     acceptance: Acceptance | None
     windowed_acceptance: Acceptance | None = None
     own_acceptance: Mapping[str, Acceptance] = field(default_factory=dict)
+    stated_for: frozenset[str] = frozenset()  # systems whose own accept length was stated, which nothing changes
 
     @property
     def drafter(self) -> Drafter | None:
@@ -195,6 +197,7 @@ class Estimate:
                 base=self.base,
                 plainest=costs[self.systems[0].name],
                 depth=np.asarray(each.levels(self.work.depth)),
+                most=np.asarray(each.most(self.work.depth)),
                 batch=self.work.batch,
                 accept_length=self._length(each),
             )
@@ -222,6 +225,8 @@ class Estimate:
         if speculation.system.verify.rule == "none":  # what is not verified is kept
             return np.asarray(speculation.verify_rows(self.work.depth))
         acceptance = self.stated(speculation)
+        if acceptance is not None and speculation.name in self.stated_for:
+            return accept_length(acceptance, np.asarray(speculation.levels(self.work.depth)).astype(np.int64))
         return None if acceptance is None else accepted(acceptance, speculation, self.work.depth, self.work.context)
 
     @property
@@ -250,6 +255,8 @@ class Estimate:
         """
         speculation = speculation or self.systems[0]
         acceptance = self.stated(speculation)
+        if speculation.fixed:  # there is no other depth to look at
+            return LosingDepth(np.zeros(self.work.shape, dtype=np.int64), 0, "full" if acceptance is None else "stated")
         rates = getattr(acceptance, "rates", None)
         most = DEEPEST_SEARCHED if rates is None else min(DEEPEST_SEARCHED, rates.shape[-1])
         depths = np.arange(1, most + 1).reshape(-1, *(1 for _ in self.work.shape))

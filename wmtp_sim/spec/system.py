@@ -35,6 +35,12 @@ class Heads(Spec):
     kv_heads: Size
     head_dim: Size
 
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Heads:
+        if self.q_heads % self.kv_heads:
+            raise ValueError(f"{self.q_heads} query heads are not a multiple of {self.kv_heads} KV heads")
+        return self
+
 
 class Network(Spec):
     """Whose matrices a draft pass multiplies.
@@ -53,8 +59,8 @@ class Network(Spec):
     """
 
     of: Literal["drafter", "own", "target", "none"] = "drafter"
-    layers: Count = 1
-    mixers: tuple[Literal["attention", "mamba2"], ...] = ("attention",)
+    layers: Size = 1
+    mixers: Annotated[tuple[Literal["attention", "mamba2"], ...], Field(min_length=1)] = ("attention",)
     attention: Heads | Literal["target"] = "target"
     inner: Relative = "target"
     hidden: Relative = "target"
@@ -67,6 +73,13 @@ class Network(Spec):
     micro: tuple[Product, ...] = ()
     format: str | None = None
     kept: Part = 1.0
+
+    @model_validator(mode="after")
+    def _sizes_are_its_own(self) -> Network:
+        known = {"own": set(Network.model_fields), "target": {"of", "kept", "format"}}.get(self.of, {"of"})
+        if unused := sorted(self.model_fields_set - known):
+            raise ValueError(f'{unused[0]} says nothing of a network of {self.of!r}: of = "own", or drop it')
+        return self
 
 
 class Cache(Spec):
@@ -94,6 +107,10 @@ class Cache(Spec):
     def _others_hold_nothing(self) -> Cache:
         if self.of != "own" and self.held != "nothing":
             raise ValueError(f'a cache of {self.of!r} holds nothing of its own: held = "nothing"')
+        if self.of == "own" and self.held == "nothing":
+            raise ValueError('a cache of its own that holds nothing: of = "target" or "none", or another held')
+        if self.held == "attended" and self.wide == "all" and self.bounded:
+            raise ValueError('the wide pass cannot read what is not held: held = "all"')
         return self
 
     def attended(self, context: Array, window: Array) -> Array:
@@ -126,6 +143,14 @@ class Inner(Spec):
     depth: Drafted
     accept_length: Annotated[float, Field(ge=1)]
 
+    @model_validator(mode="after")
+    def _can_be(self) -> Inner:
+        if self.accept_length > self.depth + 1:
+            raise ValueError(f"{self.depth} drafted tokens commit at most {self.depth + 1}")
+        if self.network.of != "own":
+            raise ValueError('an inner drafter has a network of its own: network.of = "own"')
+        return self
+
 
 class Proposal(Spec):
     """How many passes propose how many tokens.
@@ -152,7 +177,15 @@ class Proposal(Spec):
             raise ValueError("a tree, and nothing else, states widths")
         if self.inner is not None and (self.kind, self.first) != ("chain", "own"):
             raise ValueError("an inner drafter drafts for a chain whose first token is its own")
+        if self.widths and self.depth is not None:
+            raise ValueError("a tree's widths say how deep it is: drop depth")
+        if self.nodes is not None and not (self.depth or len(self.widths) or 1) <= self.nodes <= self._drafted:
+            raise ValueError(f"{self.nodes} verified nodes of {self._drafted:.0f} drafted ones")
         return self
+
+    @property
+    def _drafted(self) -> float:
+        return float(sum(self.widths)) if self.widths else float("inf")
 
 
 class Tier(Spec):
@@ -175,7 +208,7 @@ class Verification(Spec):
     """
 
     rows: Annotated[float, Field(ge=1)] | None = None
-    tiers: tuple[Tier, ...] = (Tier(),)
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1)] = (Tier(),)
     rule: Literal["exact", "relaxed", "tiered", "none"] = "exact"
     shift: Share = 0.0
     kv_share: Part = 1.0
@@ -185,6 +218,8 @@ class Verification(Spec):
         whole = self.tiers == (Tier(),)
         if (self.rule == "tiered") == whole:
             raise ValueError('several tiers, and nothing else, make the rule "tiered"')
+        if not any(tier.kept == 1 for tier in self.tiers):
+            raise ValueError("no tier runs the whole target: one needs kept = 1")
         if self.rule == "none" and self.rows is None:
             raise ValueError("what is not verified states its mean rows")
         if self.shift and self.rule == "exact":
@@ -205,12 +240,18 @@ class AcceptanceRule(Spec):
     Attributes:
         rank: P(the r-th best token is right), for trees; it gives the accept length where none is stated.
         trained: how acceptance falls beyond a trained length.
-        limit: context from which no draft is accepted.
+        limit: context beyond which no draft is accepted.
     """
 
     rank: tuple[Share, ...] = ()
     trained: Trained | None = None
     limit: Size | None = None
+
+    @model_validator(mode="after")
+    def _ranks_are_probabilities(self) -> AcceptanceRule:
+        if sum(self.rank) > 1 + 1e-9 or list(self.rank) != sorted(self.rank, reverse=True):
+            raise ValueError("rank holds probabilities of one token after the other: descending, 1 in all at most")
+        return self
 
     def lasting(self, context: Array) -> Array:
         """Share of the accepted tokens that remains at a context: 1 where nothing is stated."""
@@ -301,7 +342,7 @@ class System(Spec):
     source: str = ""
     order: int = 1000
     standard: bool = False
-    drafters: tuple[DrafterKind, ...] = ("mtp", "eagle", "model")
+    drafters: Annotated[tuple[DrafterKind, ...], Field(min_length=1)] = ("mtp", "eagle", "model")
     look: Look
     network: Network = Network()
     cache: Cache = Cache()
@@ -318,6 +359,14 @@ class System(Spec):
     def _name_is_free(self) -> System:
         if self.name in TAKEN:
             raise ValueError(f"{self.name!r} is what answers call something else: another name")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> System:
+        if self.network.of == "target" and self.proposal.first != "own":
+            raise ValueError('a target that drafts for itself has no wide pass: proposal.first = "own"')
+        if self.network.heads and (self.proposal.kind, self.cache.of) != ("block", "none"):
+            raise ValueError('heads propose a block and keep no cache: proposal.kind = "block", cache.of = "none"')
         return self
 
     @property
@@ -379,6 +428,17 @@ class Speculation:
     def windowed(self) -> bool:
         """Whether drafts attend less than their whole context, as far as the drafter does by itself."""
         return self.system.cache.bounded
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the file says how deep it is, whatever a deployment states."""
+        return bool(self.system.proposal.widths)
+
+    def most(self, depth: Array) -> Array:
+        """Tokens that a round commits at most: the drafted ones and one more, or the mean rows that are verified."""
+        rows = self.system.verify.rows
+        most = self.levels(depth) + 1.0
+        return most if rows is None else np.minimum(most, np.where(np.asarray(depth) > 0, rows, 1.0))
 
     def levels(self, depth: Array) -> Array:
         """Most drafted tokens that can be accepted, where the deployment's depth is ``depth``; 0 where that is 0."""

@@ -135,8 +135,7 @@ class Composer:
 
         Groups exchange rows as they do while they draft: the server is one that speculates.
         """
-        drafter = speculation.drafter if self.engine.idle_wide_pass else None
-        return self._step(idle_plan(self.work, self.generation, drafter))
+        return self._step(idle_plan(self.work, speculation, self.engine.idle_wide_pass))
 
     def speculative_step(self, speculation: Speculation) -> Step:
         """One round of a system at a ``work.depth`` of at least 1."""
@@ -160,7 +159,7 @@ class Composer:
 
     def _sampled(self, planned: Plan) -> Part:
         rows = np.asarray(planned.judged)
-        key = ("sample", rows.shape, rows.tobytes(), planned.commits)
+        key = ("sample", rows.shape, rows.tobytes(), planned.commits, planned.judgings)
         if key not in self._priced:
             self._priced[key] = self._timed("sample", lambda: self._judged(planned))
         return self._priced[key]
@@ -207,7 +206,8 @@ class Composer:
     def _judged(self, planned: Plan) -> Iterator[Operation]:
         """Judging rows, and committing the accepted recurrent state."""
         batch, launches = self.work.group_batch, self.engine.sample_launches
-        yield sample(batch * planned.judged, self.model.vocab, "sample.accept", launches=launches)
+        judged = sample(batch * planned.judged, self.model.vocab, "sample.accept", launches=launches)
+        yield judged.times(planned.judgings)
         state = state_bytes_per_sequence(self.model) / self.work.layout.tp
         if planned.commits and state and self.engine.state.commit_copies:
             yield state_commit(state, batch, self.engine.state.commit_copies)
@@ -288,17 +288,20 @@ class Composer:
         if plan_s := self._serving.plan_s(self._kernels(planned)):
             waits = waits + plan_s * planned.times
         offload = self.generation.offload
-        if offload is not None and planned.drafter is None:
-            waits = waits + np.maximum(_crossing(part, offload) / offload.link_bytes_per_s - part.total.seconds, 0.0)
+        if offload is not None:
+            waits = waits + np.maximum(
+                _crossing(part, planned, offload) / offload.link_bytes_per_s - part.total.seconds, 0.0
+            )
         return waits
 
 
-def _crossing(part: Part, offload: Offload) -> Array:
-    """Bytes of a target's pass that come over the link, its repetitions included."""
-    return sum(
-        ((offload.weights * each.weights + offload.kv * each.kv) * each.repeats for each in part.operations()),
-        start=np.float64(0.0),
-    )
+def _crossing(part: Part, planned: PlannedPass, offload: Offload) -> Array:
+    """Bytes of the target's weights and cache that come over the link for a pass, its repetitions included."""
+    drafter = planned.drafter
+    weights = offload.weights if drafter is None or drafter.of_target else 0.0
+    kv = offload.kv if drafter is None or not planned.written else 0.0
+    moved = ((weights * each.weights + kv * each.kv) * each.repeats for each in part.operations())
+    return sum(moved, start=np.float64(0.0))
 
 
 def _unpacked(attention: Operation, planned: PlannedPass) -> Operation:

@@ -6,7 +6,7 @@ Nothing here is priced, and no system is known by name: `spec.system` says what 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
@@ -88,7 +88,7 @@ class Plan:
     """A step's passes and what stands beside them.
 
     Attributes:
-        judged: rows of a sequence that are sampled or judged.
+        judged, judgings: rows of a sequence that are sampled or judged, and how often.
         commits: whether accepted recurrent states are committed.
         later: draft passes of a round after its first.
         upkeep: work beside the passes, in the term in which the drafter's caches are kept up.
@@ -97,6 +97,7 @@ class Plan:
 
     passes: tuple[PlannedPass, ...]
     judged: Array
+    judgings: Array = 1.0
     commits: bool = False
     later: Array = 0.0
     upkeep: tuple[Upkeep, ...] = ()
@@ -108,15 +109,16 @@ def base_plan(work: Workload, generation: Generation) -> Plan:
     rows = float(generation.rows)
     times = generation.passes / generation.tokens
     passed = _target(work, generation, "base", rows=rows, times=times)
-    return Plan((passed,), judged=rows)
+    return Plan((passed,), judged=rows, judgings=times)
 
 
-def idle_plan(work: Workload, generation: Generation, drafter: Drafter | None) -> Plan:
-    """A step that drafts nothing while the engine speculates: a base step, and the wide pass of a ``drafter``."""
-    passes = base_plan(work, generation).passes
-    if drafter is not None:
-        passes += (_wide(work, drafter, Cache(), 1.0),)
-    return Plan(passes, judged=1.0)
+def idle_plan(work: Workload, speculation: Speculation, keeps_up: bool) -> Plan:
+    """A step that drafts nothing while the engine speculates: a base step, and the wide pass where it still runs."""
+    system, drafter = speculation.system, speculation.drafter
+    alone = base_plan(work, system.generation)
+    if not keeps_up or drafter is None or system.proposal.kind == "block" or system.proposal.first != "wide":
+        return alone
+    return replace(alone, passes=(*alone.passes, _wide(work, drafter, system, 1.0)))
 
 
 def plan(speculation: Speculation, work: Workload) -> Plan:
@@ -126,7 +128,12 @@ def plan(speculation: Speculation, work: Workload) -> Plan:
     verify = tuple(_verify(system, work, rows))
     extends = (*_extends(speculation, work, levels), *_upkeep(speculation, work, levels + 1.0))
     return Plan(
-        drafts + verify + extends, rows, True, _later(system.proposal, drafts, levels), system.upkeep, levels + 1.0
+        drafts + verify + extends,
+        judged=rows,
+        commits=True,
+        later=_later(system.proposal, drafts, levels),
+        upkeep=system.upkeep,
+        most=levels + 1.0,
     )
 
 
@@ -203,20 +210,25 @@ def _narrow(speculation: Speculation, work: Workload, drafter: Drafter, **own: o
         "phase": "base" if drafter.of_target else "draft",
         "drafter": drafter,
         "committed": cache.attended(work.context, work.sink_and_window),
-        "kv_bytes": _element_bytes(cache, work),
+        "kv_bytes": _element_bytes(cache, work, system.generation),
         "written": cache.of == "own",
         "windowed": cache.bounded,
         "overlap": system.experts.draft_overlap,
-        "unpack_flops": cache.unpack_flops,
+        "unpack_flops": _unpacking(cache, system.generation),
     }
     return PlannedPass(**(shared | own))  # type: ignore[arg-type]
 
 
-def _element_bytes(cache: Cache, work: Workload) -> float:
+def _unpacking(cache: Cache, generation: Generation) -> float:
+    """FLOPs per cached element that drafts read, the target's where they read its cache."""
+    return cache.unpack_flops or (generation.unpack_flops if cache.of == "target" else 0.0)
+
+
+def _element_bytes(cache: Cache, work: Workload, generation: Generation) -> float:
     """Bytes of an element that drafts read: as stated, the target's where they read its cache, else their own."""
     if cache.element_bytes is not None:
         return cache.element_bytes
-    return work.kv_bytes if cache.of == "target" else work.draft_kv_bytes
+    return work.kv_bytes * generation.kv_share if cache.of == "target" else work.draft_kv_bytes
 
 
 def _block(speculation: Speculation, work: Workload, drafter: Drafter, levels: Array) -> Iterator[PlannedPass]:
@@ -274,7 +286,8 @@ def _two_levels(speculation: Speculation, work: Workload, drafter: Drafter, leve
             times=passes * inner.depth,
             committed=committed,
             drafted=before + (inner.depth - 1.0) / 2.0,
-            kv_bytes=_element_bytes(inner.cache, work),
+            kv_bytes=_element_bytes(inner.cache, work, speculation.system.generation),
+            unpack_flops=inner.cache.unpack_flops,
             written=inner.cache.of == "own",
             windowed=inner.cache.bounded,
         )
@@ -298,12 +311,12 @@ def _extends(speculation: Speculation, work: Workload, levels: Array) -> Iterato
             own = {"term": "extend", "phase": "extend", "rows": rows, "runs": runs, "logit_rows": 0.0}
             yield _narrow(speculation, work, drafter, lists=0.0, **own)
     elif system.proposal.first == "wide":
-        yield _wide(work, drafter, system.cache, levels + 1.0, written=system.cache.of == "own")
+        yield _wide(work, drafter, system, levels + 1.0)
 
 
-def _wide(work: Workload, drafter: Drafter, cache: Cache, rows: Array, written: bool = True) -> PlannedPass:
+def _wide(work: Workload, drafter: Drafter, system: System, rows: Array) -> PlannedPass:
     """The wide pass. Separate heads each run over those rows, to fill their own caches, and each proposes one token."""
-    copies = float(drafter.resident_copies)
+    copies, cache = float(drafter.resident_copies), system.cache
     return PlannedPass(
         term="extend",
         phase="extend",
@@ -311,11 +324,12 @@ def _wide(work: Workload, drafter: Drafter, cache: Cache, rows: Array, written: 
         rows=rows,
         committed=cache.attended_wide(work.context, work.sink_and_window),
         times=np.minimum(np.maximum(rows - 1.0, 1.0), copies),
-        kv_bytes=_element_bytes(cache, work),
+        kv_bytes=_element_bytes(cache, work, system.generation),
         wide=True,
-        written=written,
+        written=cache.of == "own",
         windowed=cache.bounded_everywhere,
-        unpack_flops=cache.unpack_flops,
+        overlap=system.experts.draft_overlap,
+        unpack_flops=_unpacking(cache, system.generation),
     )
 
 
