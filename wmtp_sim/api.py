@@ -20,7 +20,7 @@ from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.errors import InputError
 from wmtp_sim.machine.machine import Machine
 from wmtp_sim.machine.profile import Profile
-from wmtp_sim.spec.acceptance import Acceptance, Source, as_depth, state_acceptance
+from wmtp_sim.spec.acceptance import MAX_DEPTH, Acceptance, Source, as_depth, state_acceptance
 from wmtp_sim.spec.engine import Engine
 from wmtp_sim.spec.gpu import Gpu
 from wmtp_sim.spec.mix import Mix
@@ -271,7 +271,9 @@ def recommend(
 
     mix = Mix.of(context, batch, context_shares, batch_shares)
     rates = conditional if conditional is not None else survival
-    depths = _drafting(depth, None if rates is None else np.shape(np.atleast_1d(rates))[-1])
+    positions = None if rates is None else np.shape(np.atleast_1d(rates))[-1]
+    systems = () if depth is not None else estimate(model, gpu, context=mix.contexts[0], **deployment).systems
+    depths = _drafting(depth, positions, systems)
     for flag, value in (("--slo-itl-ms", slo_itl_s), ("--need", need)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(flag, f"{value:g} is not a number above 0", f"for example {flag} {_EXAMPLES[flag]}")
@@ -293,7 +295,7 @@ def recommend(
     point = estimate(
         model, gpu, context=mix.contexts[0], depth=depths[0], window=pairs[0][0], sink=pairs[0][1], **deployment
     )
-    if point.drafter is None:
+    if not point.systems:
         problem = "none drafts nothing, so there is nothing to choose"
         raise InputError("--drafter", problem, "mtp, eagle or a draft model")
     space = OptionSpace(point, depths, tuple(pairs), what_if)
@@ -304,10 +306,13 @@ def recommend(
 _EXAMPLES = {"--slo-itl-ms": "20", "--need": "1.2"}
 
 
-def _drafting(depth: ArrayLike | None, positions: int | None) -> tuple[int, ...]:
-    """Depths that draft, ascending; as far as rates go where none were named."""
+def _drafting(depth: ArrayLike | None, positions: int | None, systems: Sequence[Speculation]) -> tuple[int, ...]:
+    """Depths that draft, ascending; where none were named, those that systems are made for too, as far as rates go."""
     if depth is None:
-        return tuple(range(1, min(DEEPEST, positions or DEEPEST) + 1))
+        made_for = {each.depth for each in systems if each.depth is not None}
+        heads = [each.depth for each in systems if each.drafter and each.drafter.kind == "heads" and each.depth]
+        deepest = min([positions or MAX_DEPTH, *heads])
+        return tuple(sorted(each for each in made_for | {*range(1, DEEPEST + 1)} if each <= deepest))
     found = tuple(int(each) for each in np.unique(as_depth(depth)) if each > 0)
     if not found:
         raise InputError("--depth", "0 drafts nothing, and off is always considered", "for example --depth 1:8")

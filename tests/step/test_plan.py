@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import wmtp_sim
 from wmtp_sim.catalog.engines import load_engine
 from wmtp_sim.catalog.models import load_model
+from wmtp_sim.catalog.systems import shipped_systems
 from wmtp_sim.decide.acceptance import tree_survival
 from wmtp_sim.decide.estimate import Estimate
 from wmtp_sim.spec.system import Cache, System
@@ -558,3 +559,94 @@ def test_rounds_of_a_block_drafter_that_were_published() -> None:
     assert (ratio < published).all()
     assert (ratio > 0.7 * published).all()
     assert (np.diff(ratio) > 0).all()
+
+
+# --- every shipped system, on every face -----------------------------------------------------------------------------
+
+TARGETS = {"mtp": ("llama-3.1-8b", "eagle"), "model": ("llama-3.1-8b", "llama-3.2-1b"), "eagle": ("qwen3-8b", "eagle")}
+
+
+@pytest.mark.parametrize("stated", [{"accept_length": 1.2}, {"alpha": 0.6}, {}], ids=["length", "alpha", "none"])
+@pytest.mark.parametrize("name", shipped_systems())
+def test_every_system_is_answered_for_on_every_face(name: str, stated: dict[str, float]) -> None:
+    """Text and JSON of a single point, and the page's document, agree on step and accept length."""
+    from rich.console import Console
+
+    from wmtp_sim.render.breakeven.document import breakeven_document
+    from wmtp_sim.render.breakeven.start import opening
+    from wmtp_sim.render.breakeven.table import CostTable
+    from wmtp_sim.render.document import estimate_document
+    from wmtp_sim.render.tables import print_estimate
+
+    shipped = shipped_systems()[name]
+    model, drafter = TARGETS.get(shipped.drafters[0], ("qwen3-8b", None))
+    sizes = {"system": name, "drafter": drafter if shipped.network.of == "drafter" else None}
+    if shipped.verify.rule == "none" and "accept_length" in stated:
+        stated = {}
+    answer = wmtp_sim.estimate(model, "h200", context=8192, **sizes, **stated)
+    print_estimate(answer, console := Console(record=True, width=200))
+    assert name in console.export_text()
+    document = estimate_document(answer)["policies"][name]
+    depth = int(answer.work.depth)
+    grid = wmtp_sim.open_grid([8192], [depth], [4032], [1])
+    axes = dict(zip(("context", "depth", "window", "batch"), grid, strict=True))
+    table = CostTable(wmtp_sim.estimate(model, "h200", **axes, **sizes))
+    page = breakeven_document(table, start := opening(table, {"depth": depth}, **stated))
+    assert np.ravel(page["costs"][name]["step_s"])[0] == pytest.approx(document["step_s"], rel=1e-12)
+    if stated and document["accept_length"] is not None:
+        opened = float(start.lengths(table, name).ravel()[0])
+        assert opened == pytest.approx(document["accept_length"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"verify": {"tiers": [], "rule": "tiered"}},
+        {"verify": {"tiers": [{"kept": 0.5}], "rule": "tiered"}},
+        {"proposal": {"kind": "tree", "widths": [4, 4], "nodes": 100}},
+        {"proposal": {"kind": "tree", "widths": [4, 4], "depth": 9}},
+        {"proposal": {"nodes": 2, "depth": 5}},
+        {"acceptance": {"rank": [0.6, 0.9]}},
+        {"cache": {"held": "nothing"}},
+        {"cache": {"held": "attended", "wide": "all", "share": 0}},
+        {"network": {"of": "target"}},
+        {"network": {"hidden": 512}},
+        {"network": {"of": "own", "mixers": []}},
+        {"network": {"of": "own", "attention": {"q_heads": 3, "kv_heads": 2, "head_dim": 64}}},
+        {"network": {"of": "own", "heads": 4}},
+        {"drafters": []},
+    ],
+    ids=str,
+)
+def test_a_system_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        system(**fields)
+
+
+def test_a_systems_depth_is_its_own_whatever_its_place() -> None:
+    first, second = (
+        {name: float(result.depth) for name, result in asked(*order, context=8192).policies.items()}
+        for order in ((block(), system("chain")), (system("chain"), block()))
+    )
+    assert first == second == {"tested": 15, "chain": 3}
+
+
+def test_an_accept_length_stated_for_a_system_is_final() -> None:
+    relaxed = system("relaxed", verify={"rule": "relaxed", "shift": 0.2})
+    found = asked(relaxed, system("exact"), depth=3, accept_length={"relaxed": 3.0, "exact": 3.0})
+    assert {name: float(result.accept_length) for name, result in found.policies.items()} == {  # type: ignore[arg-type]
+        "relaxed": 3.0,
+        "exact": 3.0,
+    }
+
+
+def test_an_idle_step_runs_the_wide_pass_alone_and_only_where_there_is_one() -> None:
+    chain = asked(system(), depth=3, engine="sglang")
+    assert float(chain.idle.step_s) > float(chain.base.step_s)  # type: ignore[union-attr]
+    assert float(asked(system(**SELF), depth=3, engine="sglang").idle.step_s) == float(chain.base.step_s)  # type: ignore[union-attr]
+
+
+def test_drafts_by_the_targets_own_weights_cross_its_link_too() -> None:
+    offload = {"offload": {"link_bytes_per_s": 25e9, "weights": 1.0}}
+    found = asked(system(**(SELF | {"generation": offload})), depth=3)
+    assert float(found.steps["tested"].seconds) == pytest.approx(4 * float(found.base.step_s), rel=0.02)

@@ -75,7 +75,8 @@ class OptionSpace:
 
     def _of(self, speculation: Speculation) -> Iterator[Option]:
         pairs = self._widest_first if speculation.system.window_matters else [(None, None)]
-        for depth in self.depths:
+        fixed = [int(speculation.levels(1.0))] if speculation.fixed else self.depths
+        for depth in fixed:
             for window, sink in pairs:
                 yield Option(speculation.name, depth, window, sink)
 
@@ -151,6 +152,7 @@ class OptionSpace:
         found = [whole["base"][..., 0, :1, :, :]]
         for each in self.deployment.systems:
             depths = whole[each.name] if each.system.window_matters else whole[each.name][..., :1, :, :]
+            depths = depths[..., :1, :, :, :] if each.fixed else depths
             found.append(depths.reshape(*shape[:-4], depths.shape[-4] * depths.shape[-3], *shape[-2:]))
         return np.concatenate(found, axis=-3)
 

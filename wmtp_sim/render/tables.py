@@ -85,7 +85,7 @@ def _point_table(estimate: Estimate) -> Table:
     table.add_row("step ms", *(milliseconds(float(cost.step_s)) for cost in costs), style="bold", end_section=True)
     policies = estimate.policies
     table.add_row("tok/s per request", rate(float(estimate.base_tokens_per_s)), *_held(estimate, _rate))
-    if len(policies) > 1:
+    if len(policies) > 1 and len(set(depths)) == 1:  # steps that draft differently are no match
         margins = (percent(float(result.margin)) for result in policies.values())
         table.add_row(f"margin over {estimate.systems[0].name}", "", *margins)
     table.add_row("speedup (at most)", times(1.0), *_held(estimate, _speedup))

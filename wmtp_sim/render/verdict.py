@@ -52,10 +52,8 @@ def _short(estimate: Estimate, name: str) -> str:
 
 def _pays(estimate: Estimate) -> list[str]:
     """Whether the best policy that can run pays, within which range, and what of that nobody measured."""
-    depth = int(estimate.work.depth)
     if estimate.accept_length is None:
-        parts = [f"{p} {float(r.break_even_accept_length):.2f}" for p, r in estimate.policies.items()]
-        return [f"Depth {depth} pays above an accept length of: {', '.join(parts)} (of {depth + 1} at most)."]
+        return [_needed(estimate)]
     found = verdict_of(estimate)
     policy, word = found.only_policy, found.only_word
     if policy is None or word is None:
@@ -75,6 +73,18 @@ def _pays(estimate: Estimate) -> list[str]:
         floor = said("unwinnable" if estimate.policies[policy].unwinnable else "winnable")
         line = said("loses", floor=floor, **slots | {"policy": policy})
     return [line, *not_sure(found.unmeasured)]
+
+
+def _needed(estimate: Estimate) -> str:
+    """The accept length that each system needs, and the largest that it can have."""
+    results = estimate.policies.items()
+    most = {f"{float(result.most):.3g}" for _, result in results}
+    if len(most) == 1:
+        parts = [f"{name} {float(result.break_even_accept_length):.2f}" for name, result in results]
+        known = ", ".join(parts)
+        return f"Depth {int(estimate.work.depth)} pays above an accept length of: {known} (of {most.pop()} at most)."
+    parts = [f"{n} {float(r.break_even_accept_length):.2f} (of {float(r.most):.3g} at most)" for n, r in results]
+    return f"Speculation pays above an accept length of: {', '.join(parts)}."
 
 
 def not_sure(unmeasured: tuple[str, ...]) -> list[str]:
@@ -109,7 +119,9 @@ def named(estimate: Estimate, policy: str) -> str:
 def _reason(estimate: Estimate) -> str:
     """What the draft reads, and what the system that reads least takes off it."""
     plainest, *_ = estimate.steps
-    moved = {name: float(step.kv_read_bytes("draft", "extend")) for name, step in estimate.steps.items()}
+    deep = estimate.policies[plainest].depth  # what drafts fewer tokens saves nothing by that
+    alike = {name: step for name, step in estimate.steps.items() if estimate.policies[name].depth == deep}
+    moved = {name: float(step.kv_read_bytes("draft", "extend")) for name, step in alike.items()}
     least = min(moved, key=lambda name: moved[name])
     step = estimate.steps[plainest]
     saved = float(estimate.policies[plainest].cost.step_s - estimate.policies[least].cost.step_s)

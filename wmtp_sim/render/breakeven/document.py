@@ -99,6 +99,7 @@ def _system(speculation: Speculation, table: CostTable) -> dict[str, Any]:
     kept = np.asarray(lasting(np.full(work.context.size, 2.0), system, work.context.ravel())) - 1.0
     return {
         "windowed": speculation.windowed,
+        "most": np.asarray(speculation.most(work.depth), dtype=float).ravel().tolist(),
         "levels": np.asarray(speculation.levels(work.depth)).astype(int).ravel().tolist(),
         "lasting": kept.tolist() if system.changes_acceptance else None,
         "shift": system.verify.shift,
@@ -133,7 +134,7 @@ def _packed_memory(memory: Memory, packer: Packer) -> dict[str, Any]:
 
 def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
     """What the numbers are of, where they come from, and the point that the command named."""
-    estimate, depth = table.estimate, start.point["depth"]
+    estimate = table.estimate
     machine, work = estimate.machine, estimate.work
     return {
         "model": _short(estimate.model.name, LONGEST_NAME),
@@ -160,8 +161,8 @@ def facts(table: CostTable, start: Start, command: str) -> dict[str, Any]:
         "point": dict(start.point),
         "policies": [{"name": name, "offered": table.offered(name)} for name in table.policies],
         "acceptance": {
-            table.policies[0]: as_rates(start.acceptance, depth),
-            "windowed": None if start.windowed is None else as_rates(start.windowed, depth),
+            table.policies[0]: as_rates(start.acceptance, start.drafted),
+            "windowed": None if start.windowed is None else as_rates(start.windowed, start.drafted),
         },
     }
 

@@ -305,11 +305,11 @@ def _subtitle(view: _View) -> list[str]:
     estimate, here, profile = view.table.estimate, view.start.point, view.table.estimate.machine.profile
     place = f"context {tokens(here['context'])}, {view.window_words}, batch {here['batch']}"
     place = ", ".join([place, *layout_words(estimate.work.layout)])
-    stated = as_rates(view.start.acceptance, here["depth"])
+    stated = as_rates(view.start.acceptance, view.start.drafted)
     rate = "rates per position" if stated["rates"] else f"alpha {stated['alpha']:.3g}"
     windowed = f"as {view.table.policies[0]} (assumed)"
     if view.start.windowed:
-        windowed = as_rates(view.start.windowed, here["depth"])["label"]
+        windowed = as_rates(view.start.windowed, view.start.drafted)["label"]
     return [
         conclusion(view.start.at_point(view.table))[0],
         f"{shown(estimate.release)}, {estimate.engine.standing}; kernels {shown(profile.label)}; at {place}",

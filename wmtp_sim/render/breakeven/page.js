@@ -100,7 +100,7 @@
     return lasting ? 1 + (length - 1) * lasting[c] : length;
   }
   const speedup = (policy, c, d, w, b) => acceptLength(policy, c, d) / breakEven(policy, c, d, w, b);
-  const unwinnable = (policy, ...at) => breakEven(policy, ...at) > SYSTEMS[policy].levels[at[1]] + 1;
+  const unwinnable = (policy, ...at) => breakEven(policy, ...at) > SYSTEMS[policy].most[at[1]];
 
   // --- the verdict: wmtp_sim/decide/verdict.py of every point, as the sliders stand ---------------------------------
 
@@ -442,7 +442,7 @@
     const numbers = x.length * y.length <= 100 && !narrow() ? { texttemplate: "%{z:.2f}" } : {};
     const data = heat(policy, x, y, found, z, text, { zmin, zmax, colorscale: CIVIDIS, ...numbers });
     if (x.length > 1 && y.length > 1) {
-      const lines = [contour("accept length", x, y, over((there, at) => speedup(there, ...at)), 1, "solid"), contour("unwinnable", x, y, z, SYSTEMS[policy ?? PLAINEST].levels[d] + 1, "dot")];
+      const lines = [contour("accept length", x, y, over((there, at) => speedup(there, ...at)), 1, "solid"), contour("unwinnable", x, y, z, SYSTEMS[policy ?? PLAINEST].most[d], "dot")];
       for (const line of lines) line.line.color = "#ffffff";
       data.push(...lines);
     }

@@ -21,6 +21,7 @@ from wmtp_sim.spec.acceptance import (
     SurvivalRates,
     state_acceptance,
 )
+from wmtp_sim.spec.system import Speculation
 
 #: Where the slider stands when no acceptance was stated.
 ALPHA_UNSTATED = 0.8
@@ -34,11 +35,13 @@ class Start:
 
     Attributes:
         point: the value of each axis, one of the grid's.
+        drafted: tokens that the plainest system drafts there, which an accept length is of.
         acceptance: as stated; None where none was.
         windowed: as stated for windowed drafts; None where they accept as native ones do.
     """
 
     point: Mapping[str, int]
+    drafted: int
     acceptance: Acceptance | None
     windowed: Acceptance | None = None
 
@@ -50,7 +53,7 @@ class Start:
         """Mean tokens per step, bonus included, as the page has them when it opens; [context, depth, 1, 1]."""
         speculation, work = table.estimate.system(policy), table.estimate.work
         own = self.windowed is not None and speculation.windowed
-        stated = as_rates(self.windowed if own else self.acceptance, self.point["depth"])
+        stated = as_rates(self.windowed if own else self.acceptance, self.drafted)
         if speculation.system.verify.rule == "none":
             return np.asarray(speculation.verify_rows(work.depth))
         rates = ConditionalRates(stated["rates"]) if stated["rates"] else ConstantRate(stated["alpha"])
@@ -107,16 +110,21 @@ def opening(
     if (lengths or windowed_accept_length is not None) and "depth" not in named and len(drafting) > 1:
         flag = "--accept-length" if lengths else "--windowed-accept-length"
         raise InputError(flag, "holds at one depth, and --depth has several", f"name it: --at depth={point['depth']}")
+    drafted = _drafted(table.estimate.systems[0], point["depth"])
     acceptance, windowed = None, None
     if any(value is not None for value in stated.values()):
-        covered = point["depth"] if lengths else max(drafting)
+        covered = drafted if lengths else max(_drafted(each, max(drafting)) for each in table.estimate.systems)
         acceptance = state_acceptance(depth=covered, source=source, **stated)
     if windowed_accept_length is not None:
         try:
-            windowed = state_acceptance(depth=point["depth"], accept_length=windowed_accept_length, source=source)
+            windowed = state_acceptance(depth=drafted, accept_length=windowed_accept_length, source=source)
         except InputError as error:
             raise InputError("--windowed-accept-length", error.problem, error.hint) from None
-    return Start(point, acceptance, windowed)
+    return Start(point, drafted, acceptance, windowed)
+
+
+def _drafted(speculation: Speculation, depth: int) -> int:
+    return int(speculation.levels(float(depth)))
 
 
 def as_rates(acceptance: Acceptance | None, depth: int) -> dict[str, Any]:
