@@ -169,6 +169,8 @@ def estimate(
     )
     if attention_backend is not None:
         _refuse_idle_backends(found)
+    for each in systems if accept_length is not None else ():
+        _refuse_length(found, each)
     return found
 
 
@@ -355,6 +357,15 @@ def _refuse_depths(systems: tuple[Speculation, ...], work: Workload) -> None:
             raise InputError("--depth", f"{deepest:.0f} tokens of {heads} heads", f"at most {heads} for {each.name}")
         if drafter.of_target and work.layout.draft_tp not in (None, work.layout.tp):
             raise InputError("--draft-tp", f"{each.name} drafts with the target's own layers", "drop the flag")
+
+
+def _refuse_length(found: Estimate, speculation: Speculation) -> None:
+    """Raises `InputError` for an accept length above the mean rows that a system verifies."""
+    most = speculation.system.verify.rows
+    length = None if most is None else found.policies[speculation.name].accept_length
+    if length is not None and np.any(length > most):
+        problem = f"{float(np.max(length)):.4g} exceeds {most:g}, the rows that {speculation.name} verifies in the mean"
+        raise InputError("--accept-length", problem, "a smaller one, or other rows in a copy of its file")
 
 
 def _of_first(by_system: Mapping[str, float], systems: tuple[Speculation, ...]) -> float | None:

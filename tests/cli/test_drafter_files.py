@@ -49,6 +49,16 @@ def test_a_heads_own_limits_are_warned_about(run: Run, tmp_path: Path) -> None:
     ]
 
 
+def test_a_head_of_another_target_says_so(run: Run) -> None:
+    path = Path(__file__).parents[1] / "data" / "heads" / "medusa-llama-3.1-8b.json"
+    said = []
+    for model in ("qwen3-8b", "llama-3.1-8b"):
+        ran = run("estimate", model, "--gpu", "h200", "--context", "4K", "--drafter", path, "--json")
+        said.append([each["text"] for each in ran.document["warnings"] if each["id"] == "drafter-assumed"])
+    assert said[0] == [f"{path.name} was made for meta-llama/Llama-3.1-8B-Instruct, not for qwen3-8b"]
+    assert said[1] == []
+
+
 def test_a_narrower_head_on_two_gpus(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "head.json"
     path.write_text(json.dumps(NARROWER))

@@ -640,6 +640,13 @@ def test_an_accept_length_stated_for_a_system_is_final() -> None:
     }
 
 
+def test_no_more_is_accepted_than_is_verified() -> None:
+    shortened = block(verify={"rows": 11.0})
+    assert float(asked(shortened, accept_length=10.5).policies["tested"].most) == 11
+    with pytest.raises(wmtp_sim.InputError, match="exceeds 11"):
+        asked(shortened, accept_length=14.0)
+
+
 def test_an_idle_step_runs_the_wide_pass_alone_and_only_where_there_is_one() -> None:
     chain = asked(system(), depth=3, engine="sglang")
     assert float(chain.idle.step_s) > float(chain.base.step_s)  # type: ignore[union-attr]

@@ -51,7 +51,16 @@ def load_drafter(reference: str, target: Model, draft_weights: str | None = None
     if draft_weights is None and drafter.kind != "mtp" and "quantization_config" in fields:
         problem = "the formats of a quantised head are not read"
         raise fields.error("quantization_config", problem, "give --draft-weights, such as --draft-weights fp8")
-    return _stored(drafter, draft_weights)
+    return _stored(_of_its_target(drafter, fields, target), draft_weights)
+
+
+def _of_its_target(drafter: Drafter, config: Fields, target: Model) -> Drafter:
+    """The drafter with a note where its config names another model than the target as its own."""
+    named = str(config.values.get("base_model_name_or_path") or "")
+    own = named.rstrip("/").rpartition("/")[2].lower()
+    if not own or own.startswith(target.name.lower()) or target.name.lower().startswith(own):
+        return drafter
+    return drafter.model_copy(update={"note": f"{config.where} was made for {named[:60]}, not for {target.name}"})
 
 
 def _trained_head(target: Model) -> Drafter:
