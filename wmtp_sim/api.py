@@ -362,7 +362,9 @@ def _refuse_depths(systems: tuple[Speculation, ...], work: Workload) -> None:
 def _refuse_length(found: Estimate, speculation: Speculation) -> None:
     """Raises `InputError` for an accept length above the mean rows that a system verifies."""
     most = speculation.system.verify.rows
-    length = None if most is None else found.policies[speculation.name].accept_length
+    if most is None:
+        return
+    length = found.policies[speculation.name].accept_length
     if length is not None and np.any(length > most):
         problem = f"{float(np.max(length)):.4g} exceeds {most:g}, the rows that {speculation.name} verifies in the mean"
         raise InputError("--accept-length", problem, "a smaller one, or other rows in a copy of its file")
