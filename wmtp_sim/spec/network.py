@@ -15,7 +15,13 @@ def own_drafter(system: System, target: Model, draft_weights: str | None = None)
     Raises:
         InputError: where the target has no attention or MLP whose size it could copy.
     """
-    found = network_drafter(system.network, system.drafters[0], f"{system.name} head", target, draft_weights)
+    try:
+        found = network_drafter(system.network, system.drafters[0], f"{system.name} head", target, draft_weights)
+    except InputError as error:
+        if error.field != "--drafter":
+            raise
+        hint = "give --drafter head/config.json, or another system"
+        raise InputError("--system", f"{system.name}: {error.problem}", hint) from None
     proposal = system.proposal
     rows = (proposal.depth or 0) + 1 if proposal.kind == "block" and found.kind != "heads" else 0
     return found.model_copy(update={"block": rows, "note": "; ".join(system.assumed)})
