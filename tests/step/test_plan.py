@@ -629,6 +629,10 @@ def test_a_systems_depth_is_its_own_whatever_its_place() -> None:
         for order in ((block(), system("chain")), (system("chain"), block()))
     )
     assert first == second == {"tested": 15, "chain": 3}
+    from wmtp_sim.render.document import estimate_document
+
+    told = estimate_document(asked(system("chain"), block(), context=8192))["policies"]
+    assert (told["tested"]["drafted_tokens"], "drafted_tokens" in told["chain"]) == (15, False)
 
 
 def test_an_accept_length_stated_for_a_system_is_final() -> None:

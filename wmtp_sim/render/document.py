@@ -160,8 +160,10 @@ def _named(places: NDArray[np.int64], names: Sequence[str], there: NDArray[np.bo
 
 def _policy(estimate: Estimate, policy: str, show: _Shower) -> dict[str, Any]:
     result, gain = estimate.policies[policy], speedup(estimate, policy)
+    own_depth = np.any(result.depth != estimate.work.depth)  # then the deployment's depth is not this system's
     return {
         "in_engine": offered(estimate, policy),
+        **({"drafted_tokens": show(result.depth)} if own_depth else {}),
         **_cost(result.cost, show),
         **{name: show(getattr(result, name)) for name in ("margin", "accept_length", "speedup")},
         "speedup_interval": None if gain is None else [show(gain.low), show(gain.high)],
