@@ -268,7 +268,7 @@ def _drafters(estimate: Estimate) -> Iterator[Finding]:
             yield Finding("beyond-drafter-limit", text, estimate.work.context > limit)
         if drafter.vocab < estimate.model.vocab and not drafter.note:
             words = f"{drafter.vocab:,} of the target's {estimate.model.vocab:,} tokens"
-            yield Finding("draft-vocabulary", f"{drafter.name} proposes {words}: others are never accepted")
+            yield Finding("draft-vocabulary", f"{drafter.name} proposes {words}, and never the others")
         copies = drafter.resident_copies
         if copies > 1 and drafter.kind != "heads":
             one_each = f"the checkpoint has {copies} separate heads, one per drafted token"

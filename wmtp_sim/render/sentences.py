@@ -9,7 +9,6 @@ SENTENCES = {
     "draft_too_large": "The target fits, with its drafter it does not; {others}: {short}.",
     "others_fit": "{systems} would",
     "others_too_large": "no other system would",
-    "none_beside": "{systems} needs more",
     "nothing_fits": "No system of this engine fits.",
     "nothing_offered": "{engine} runs none of these systems.",
     "nothing_drafted": "Base step alone: nothing is drafted{at}.",

@@ -305,6 +305,6 @@ def _crossing(part: Part, planned: PlannedPass, offload: Offload) -> Array:
 
 
 def _unpacked(attention: Operation, planned: PlannedPass) -> Operation:
-    """The products that rebuild what an attention reads, once for all its rows, in its own launch."""
+    """The products that rebuild what an attention reads, once for all its rows and within its launch."""
     flops = planned.unpack_flops * attention.kv / planned.kv_bytes
     return Operation("attention.unpack", "gemm", flops=flops, launches=0.0, repeats=attention.repeats)
