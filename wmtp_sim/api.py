@@ -254,8 +254,8 @@ def recommend(
     Args:
         model, gpu, deployment: as `estimate` takes them: engine, drafter, formats, tp, profile.
         context, context_shares, batch, batch_shares: as `Mix.of` takes them, in tokens and sequences.
-        depth: depths to choose from; 1 to `DEEPEST` otherwise and what systems are made for, as far as the rates go. Off is
-            always considered.
+        depth: depths to choose from; 1 to `DEEPEST` otherwise and what systems are made for, as far as rates go. Off
+            is always considered.
         window, sink: every pair of them is considered for windowed drafts.
         accept_length, conditional, survival, alpha: at most one, as `estimate` takes them. An accept length is carried
             from ``at_depth`` to the other depths by one constant conditional rate, which is an assumption. Without
